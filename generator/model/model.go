@@ -52,7 +52,8 @@ type Key struct {
 	Doc       string
 	Aggregate string // aggregate type, "" if none
 	// Parts has one element for a plain key, several for a composite one. A
-	// constant key has none.
+	// constant key has none. The key's constructor is "New" + GoName and takes
+	// the parts in this order.
 	Parts  []KeyPart
 	Const  string // not "" for key {const: …}: strict total order, one lane
 	Prefix string // put before the encoded key
@@ -63,8 +64,11 @@ type Key struct {
 // A KeyPart is one component of a key.
 type KeyPart struct {
 	Name   string // the component's name in the schema; "" in a plain key
-	GoName string // parameter name in the key's constructor
-	Type   Type   // string, uuid, int32, int64, enum, date or a go_type
+	GoName string // parameter name in the key's constructor; no keyword, no common import
+	// Type is string, uuid, int32, int64, enum, date or a go_type; in a composite
+	// key also another, plain key (KeyRef), which is joined as its own ordering
+	// key. It is never optional.
+	Type Type
 }
 
 // Version says where versions come from.
@@ -87,20 +91,25 @@ type Event struct {
 
 	// Key is the key that orders the event; nil if it has none.
 	Key *Key
-	// KeyFields are the Go selectors of the event that fill the key's parts, such
-	// as "OrderID" or, in go_type events, whatever the schema says. Empty for
-	// constant keys.
+	// KeyFields are the Go selectors of the event that fill the key's parts, one
+	// each, such as "OrderID" or, in go_type events, what the schema says:
+	// "OrderID", "Order.ID" or "Order.ID()". Their types are the parts' types,
+	// unless KeyTyped. Empty for constant keys.
 	KeyFields []string
-	// KeyPos is where the schema names the key field.
+	// KeyPos is where the schema names the (first) key field.
 	KeyPos Pos
-	// KeyTyped says that the one key field already has the key's Go type.
+	// KeyTyped says that the one key field already has the key's Go type. It is
+	// false for go_type events: there the field has the type of the key's part.
 	KeyTyped bool
-	// VersionField is the Go selector of the version; "" if none.
+	// VersionField is the Go selector of the version, an int32 or int64 ("Version",
+	// "Meta.Version"); "" if none. VersionPos is where the schema names it.
 	VersionField string
+	VersionPos   Pos
 
 	// Replay is "free", "approved" or "never".
 	Replay string
-	// Destinations the event is routed to, sorted; each once.
+	// Destinations the event is routed to, sorted; each once. Empty for an event
+	// that is only received by pull sources and cannot be published.
 	Destinations []*Destination
 }
 
@@ -148,7 +157,7 @@ const (
 // A Type is the type of a field, a list element, a map value or a key part.
 type Type struct {
 	Kind     Kind
-	Optional bool // a pointer in Go (not for lists, maps, bytes and json)
+	Optional bool // a pointer in Go (not for lists, maps, bytes and json); never of an element
 	Enum     *EnumType
 	Struct   *Struct // for Object
 	Elem     *Type   // for List and Map
@@ -179,10 +188,13 @@ type GoType struct {
 	Kind Kind
 }
 
-// A Source is where inbox messages come from.
+// A Source is where inbox messages come from. Names of sources and destinations
+// are distinct among each other, since both become fields of one Config.
 type Source struct {
-	Pos    Pos
-	Name   string
+	Pos  Pos
+	Name string
+	// GoName is "Payments" for source payments; a pull source's handler interface
+	// is GoName + "Handler", a mapping hook's field GoName + "Map".
 	GoName string
 	Doc    string
 	Number int32  // stable hash of the name, or of the name given with was
@@ -243,8 +255,9 @@ type Route struct {
 
 // A Catalog limits a publisher to some events.
 type Catalog struct {
-	Pos    Pos
-	Name   string
+	Pos  Pos
+	Name string
+	// GoName is "Billing" for catalog billing; its publisher is GoName + "Publisher".
 	GoName string
 	Events []*Event // sorted by topic
 }
