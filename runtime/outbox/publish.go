@@ -51,6 +51,7 @@ type Definition[K event.Key, E any] struct {
 type options struct {
 	key     string
 	keyed   bool
+	weak    bool // key gives way to a draft's explicit key
 	id      event.UUID
 	headers event.Headers
 }
@@ -114,16 +115,9 @@ func publishAll(ctx context.Context, a Appender, o options, drafts []Draft) erro
 	if len(drafts) == 0 {
 		return nil
 	}
-	records := make([]Record, len(drafts))
-	for i, d := range drafts {
-		if d.make == nil {
-			return &event.ConfigurationError{Topic: "?", Reason: fmt.Sprintf("event %d of the call is the zero Draft", i+1)}
-		}
-		r, err := d.make(ctx, o)
-		if err != nil {
-			return err
-		}
-		records[i] = r
+	records, err := makeRecords(ctx, o, drafts)
+	if err != nil {
+		return err
 	}
 	return a.Append(ctx, records)
 }
