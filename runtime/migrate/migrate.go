@@ -9,12 +9,12 @@
 // # By hand
 //
 // The numbered files are plain SQL and can be applied with psql, sqlite3, goose
-// or tern just as well. Each of them creates the table lanebox_migration if it
-// is missing and ends by adding its own name to it, with the checksum NULL.
-// That row is how a step applied by another tool is recognised: the next run of
-// this package adopts it, fills in the checksum and reports it. A table of
-// lanebox's that exists without such a row was made by somebody else and is
-// refused. The repeatable file can be applied again and again by any tool.
+// or tern just as well; they leave no record. The next run of this package
+// recognises such a step by its tables: when every table that the step creates
+// exists and has all the columns that the step gives it, the step is adopted,
+// recorded and reported. A table of one of these names that lacks a column was
+// made by somebody else, and is refused. The repeatable file can be applied
+// again and again by any tool.
 package migrate
 
 import (
@@ -22,7 +22,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -107,11 +106,11 @@ type database interface {
 	prepare(ctx context.Context) error
 	// run executes a text of several statements.
 	run(ctx context.Context, sql string) error
-	// recorded returns the checksums of what was applied; "" if unknown.
+	// recorded returns the checksums of what was applied.
 	recorded(ctx context.Context) (map[string]string, error)
 	record(ctx context.Context, name, checksum string) error
-	// exists reports whether there is a table or view with that name.
-	exists(ctx context.Context, table string) (bool, error)
+	// columns returns the columns of a table or view; none if it does not exist.
+	columns(ctx context.Context, table string) ([]string, error)
 	scopes(ctx context.Context) ([]Scope, error)
 	// load counts what a scope still holds.
 	load(ctx context.Context, s Scope) (Load, error)
@@ -165,7 +164,7 @@ func (s *Set) checkRecorded(done map[string]string) error {
 		if missing != "" {
 			return fmt.Errorf("step %s is recorded as applied, but the earlier step %s is not: apply it by hand, or restore the table %slanebox_migration", step.Name, missing, s.Prefix)
 		}
-		if sum != "" && sum != checksum(step.SQL) {
+		if sum != checksum(step.SQL) {
 			return &ChangedStepError{Step: step.Name, Recorded: sum, Have: checksum(step.SQL)}
 		}
 	}
@@ -184,22 +183,16 @@ func (s *Set) checkRecorded(done map[string]string) error {
 
 // step applies one step, or adopts it.
 func (s *Set) step(ctx context.Context, db database, step Step, done map[string]string, r *Report) error {
-	sum, ok := done[step.Name]
-	switch {
-	case ok && sum != "":
+	if _, ok := done[step.Name]; ok {
 		return nil
-	case ok:
+	}
+	applied, err := s.recognise(ctx, db, step)
+	if err != nil {
+		return err
+	}
+	if applied {
 		r.Adopted = append(r.Adopted, step.Name)
-	default:
-		for _, table := range created(step.SQL) {
-			foreign, err := db.exists(ctx, table)
-			if err != nil {
-				return err
-			}
-			if foreign {
-				return &ForeignTableError{Table: table, Schema: s.Schema}
-			}
-		}
+	} else {
 		if err := db.run(ctx, step.SQL); err != nil {
 			return fmt.Errorf("apply %s: %w", step.Name, err)
 		}
@@ -208,24 +201,31 @@ func (s *Set) step(ctx context.Context, db database, step Step, done map[string]
 	return db.record(ctx, step.Name, checksum(step.SQL))
 }
 
-// createTable matches how lanebox's steps create a table: at the start of a
-// line, without IF NOT EXISTS, perhaps with a schema.
-var createTable = regexp.MustCompile(`(?m)^CREATE (?:UNLOGGED )?TABLE (?:(?:"(?:[^"]|"")+"|[^\s."(]+)\.)?("(?:[^"]|"")+"|[^\s."(]+)`)
-
-// created returns the names of the tables that a step creates.
-func created(sql string) []string {
-	var tables []string
-	for _, m := range createTable.FindAllStringSubmatch(sql, -1) {
-		if m[1] == "IF" { // the migration table itself
+// recognise reports whether another tool applied the step. Tables that somebody
+// else made, and steps that were applied in part, are errors.
+func (s *Set) recognise(ctx context.Context, db database, step Step) (bool, error) {
+	var found, missing []string
+	for _, t := range created(step.SQL) {
+		columns, err := db.columns(ctx, t.name)
+		if err != nil {
+			return false, err
+		}
+		if len(columns) == 0 {
+			missing = append(missing, t.name)
 			continue
 		}
-		name := m[1]
-		if strings.HasPrefix(name, `"`) {
-			name = strings.ReplaceAll(name[1:len(name)-1], `""`, `"`)
+		found = append(found, t.name)
+		for _, c := range t.columns {
+			if !slices.Contains(columns, c) {
+				return false, &ForeignTableError{Table: t.name, Schema: s.Schema}
+			}
 		}
-		tables = append(tables, name)
 	}
-	return tables
+	if len(found) > 0 && len(missing) > 0 {
+		return false, fmt.Errorf("step %s was applied in part: %s exist, %s do not; apply the rest of the file by hand, or drop what it created",
+			step.Name, strings.Join(found, ", "), strings.Join(missing, ", "))
+	}
+	return len(found) > 0, nil
 }
 
 // dropScopes removes the scopes that the schema no longer has, and refuses when

@@ -61,7 +61,7 @@ func (d *postgresDB) prepare(ctx context.Context) error {
 	}
 	return d.run(ctx, `CREATE TABLE IF NOT EXISTS `+d.table("lanebox_migration")+` (
   name       text        PRIMARY KEY,
-  checksum   text,
+  checksum   text        NOT NULL,
   applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )`)
 }
@@ -73,7 +73,7 @@ func (d *postgresDB) run(ctx context.Context, text string) error {
 }
 
 func (d *postgresDB) recorded(ctx context.Context) (map[string]string, error) {
-	rows, err := d.tx.Query(ctx, `SELECT name::text, coalesce(checksum::text, '') FROM `+d.table("lanebox_migration"))
+	rows, err := d.tx.Query(ctx, `SELECT name::text, checksum::text FROM `+d.table("lanebox_migration"))
 	if err != nil {
 		return nil, d.foreign(err)
 	}
@@ -102,11 +102,13 @@ ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied_at = excl
 	return err
 }
 
-func (d *postgresDB) exists(ctx context.Context, table string) (bool, error) {
-	var found bool
-	err := d.tx.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
- WHERE n.nspname = $1 AND c.relname = $2)`, d.schema, table).Scan(&found)
-	return found, err
+func (d *postgresDB) columns(ctx context.Context, table string) ([]string, error) {
+	rows, err := d.tx.Query(ctx, `SELECT a.attname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped WHERE n.nspname = $1 AND c.relname = $2`, d.schema, table)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 func (d *postgresDB) scopes(ctx context.Context) ([]Scope, error) {

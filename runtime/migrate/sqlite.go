@@ -48,8 +48,8 @@ func (d *sqliteDB) prepare(ctx context.Context) error {
 		return fmt.Errorf("the database's encoding is %s; lanebox needs UTF-8, because keys are compared byte for byte", encoding)
 	}
 	return d.run(ctx, `CREATE TABLE IF NOT EXISTS `+d.table("lanebox_migration")+` (
-  name       TEXT PRIMARY KEY,
-  checksum   TEXT,
+  name       TEXT    PRIMARY KEY,
+  checksum   TEXT    NOT NULL,
   applied_at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
 )`)
 }
@@ -60,7 +60,7 @@ func (d *sqliteDB) run(ctx context.Context, text string) error {
 }
 
 func (d *sqliteDB) recorded(ctx context.Context) (map[string]string, error) {
-	rows, err := d.tx.QueryContext(ctx, `SELECT name, coalesce(checksum, '') FROM `+d.table("lanebox_migration"))
+	rows, err := d.tx.QueryContext(ctx, `SELECT name, checksum FROM `+d.table("lanebox_migration"))
 	if err != nil {
 		return nil, foreignIfColumn(err, d.prefix, "")
 	}
@@ -91,10 +91,21 @@ ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied_at = excl
 	return err
 }
 
-func (d *sqliteDB) exists(ctx context.Context, table string) (bool, error) {
-	var n int
-	err := d.tx.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_master WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE`, table).Scan(&n)
-	return n > 0, err
+func (d *sqliteDB) columns(ctx context.Context, table string) ([]string, error) {
+	rows, err := d.tx.QueryContext(ctx, `SELECT name FROM pragma_table_info(?)`, table)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var columns []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		columns = append(columns, name)
+	}
+	return columns, rows.Err()
 }
 
 func (d *sqliteDB) scopes(ctx context.Context) ([]Scope, error) {
