@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	_ inbox.ReceiveStore   = (*DB)(nil)
-	_ inbox.PullStore[*Tx] = (*scoped)(nil)
-	_ inbox.PushStore[*Tx] = (*scoped)(nil)
-	_ outbox.Appender      = (*Tx)(nil)
+	_ inbox.ReceiveStore          = (*DB)(nil)
+	_ inbox.PullStore[*Tx]        = (*scoped)(nil)
+	_ inbox.PatientPushStore[*Tx] = (*scoped)(nil)
+	_ outbox.Appender             = (*Tx)(nil)
 )
 
 // Receive implements inbox.ReceiveStore.
@@ -129,20 +129,53 @@ func (s *scoped) Move(ctx context.Context, owner string, runs []lane.Run, remap 
 	if err != nil {
 		return nil, err
 	}
-	m := &move{db: s.db, sc: s.db.scopes[s.number], tx: s.db.Begin(), owner: owner, remap: remap}
-	defer m.tx.Rollback(ctx)
-	verdicts := make([]lane.Verdict, len(runs))
-	for i, run := range runs {
-		if verdicts[i], err = m.run(ctx, run); err != nil {
-			return nil, err
-		}
-	}
-	m.tx.before = func() error { return m.complete(runs, verdicts) }
-	if err := m.tx.commit(); err != nil {
+	verdicts, err := s.move(ctx, s.db.Begin(), owner, runs, remap)
+	if err != nil {
 		return nil, err
 	}
 	if answer != nil {
 		return nil, answer
+	}
+	return verdicts, nil
+}
+
+// MoveWaiting implements inbox.PatientPushStore.
+func (s *scoped) MoveWaiting(ctx context.Context, owner string, run lane.Run, remap inbox.Remap[*Tx], wait time.Duration) (lane.Verdict, error) {
+	answer, err := s.db.enter(ctx, Call{Op: OpMove, Scope: s.number, Owner: owner})
+	if err != nil {
+		return lane.Verdict{}, err
+	}
+	tx := s.db.Begin()
+	if len(run.Rows) > 0 && run.Rows[0].Message.Key != "" {
+		waiting, cancel := context.WithTimeout(ctx, wait)
+		err := s.db.acquire(waiting, tx, lockKey{lane: laneOf(0, run.Rows[0].Message.Key)})
+		cancel()
+		if err != nil {
+			tx.Rollback(ctx)
+			return lane.Verdict{Err: lane.ErrBusy}, ctx.Err()
+		}
+	}
+	verdicts, err := s.move(ctx, tx, owner, []lane.Run{run}, remap)
+	if err := errors.Join(err, answer); err != nil {
+		return lane.Verdict{}, err
+	}
+	return verdicts[0], nil
+}
+
+// move moves runs in tx and ends it.
+func (s *scoped) move(ctx context.Context, tx *Tx, owner string, runs []lane.Run, remap inbox.Remap[*Tx]) ([]lane.Verdict, error) {
+	m := &move{db: s.db, sc: s.db.scopes[s.number], tx: tx, owner: owner, remap: remap}
+	defer tx.Rollback(ctx)
+	verdicts := make([]lane.Verdict, len(runs))
+	for i, run := range runs {
+		var err error
+		if verdicts[i], err = m.run(ctx, run); err != nil {
+			return nil, err
+		}
+	}
+	tx.before = func() error { return m.complete(runs, verdicts) }
+	if err := tx.commit(); err != nil {
+		return nil, err
 	}
 	return verdicts, nil
 }

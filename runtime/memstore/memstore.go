@@ -148,39 +148,17 @@ func (db *DB) destinations(topic string) []*scope {
 	var to []*scope
 	seen := map[lane.Scope]bool{}
 	for _, r := range db.routes {
-		for _, glob := range r.Globs {
-			if !matchGlob(glob, topic) {
-				continue
-			}
-			for _, n := range r.To {
-				if !seen[n] {
-					seen[n] = true
-					to = append(to, db.scopes[n])
-				}
+		if !event.MatchAnyTopic(topic, r.Globs...) {
+			continue
+		}
+		for _, n := range r.To {
+			if !seen[n] {
+				seen[n] = true
+				to = append(to, db.scopes[n])
 			}
 		}
 	}
 	return to
-}
-
-// matchGlob reports whether topic matches glob, in which * stands for any run
-// of characters, none included.
-func matchGlob(glob, topic string) bool {
-	for len(glob) > 0 && glob[0] != '*' {
-		if len(topic) == 0 || topic[0] != glob[0] {
-			return false
-		}
-		glob, topic = glob[1:], topic[1:]
-	}
-	if glob == "" {
-		return topic == ""
-	}
-	for rest := 0; rest <= len(topic); rest++ {
-		if matchGlob(glob[1:], topic[rest:]) {
-			return true
-		}
-	}
-	return false
 }
 
 // laneOf is the lane function of this database: a hash of the key alone. The

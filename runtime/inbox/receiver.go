@@ -1,0 +1,202 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lanebox/lanebox/runtime/event"
+)
+
+// A ReceiverConfig describes one source.
+type ReceiverConfig struct {
+	Source SourceRef
+	Store  ReceiveStore
+	// Accept reports whether an event type may be received: it has a route (push)
+	// or the source declares it (pull). nil accepts every type.
+	Accept func(eventType string) bool
+	// RequireAggregate refuses messages without an aggregate id; otherwise they
+	// are unordered.
+	RequireAggregate bool
+	// MaxBytes is the largest body; 0 means 1 MiB. A larger one is refused.
+	MaxBytes int
+	// Timeout bounds one call to the store; 0 means 10 s.
+	Timeout time.Duration
+	// Retention is how long a receipt outlives its message; 0 means 7 days.
+	Retention time.Duration
+	// PurgeEvery is how often old receipts are forgotten; 0 means every 10
+	// minutes. PurgeBatch bounds one statement; 0 means 1000 receipts.
+	PurgeEvery time.Duration
+	PurgeBatch int
+	// Logger receives what goes wrong in the background; nil means
+	// slog.Default().
+	Logger *slog.Logger
+}
+
+// A Receiver takes the messages of one source into the inbox, each once. It is
+// safe for concurrent use.
+type Receiver struct{ c ReceiverConfig }
+
+// NewReceiver returns a receiver. It panics when the store is missing.
+func NewReceiver(c ReceiverConfig) *Receiver {
+	if c.Store == nil {
+		panic("inbox: NewReceiver needs a store")
+	}
+	setDefault(&c.MaxBytes, 1<<20)
+	setDefault(&c.Timeout, 10*time.Second)
+	setDefault(&c.Retention, 7*24*time.Hour)
+	setDefault(&c.PurgeEvery, 10*time.Minute)
+	setDefault(&c.PurgeBatch, 1000)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return &Receiver{c}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Source returns the source that the receiver serves.
+func (r *Receiver) Source() SourceRef { return r.c.Source }
+
+// MaxBytes returns the size of the largest body that is received.
+func (r *Receiver) MaxBytes() int { return r.c.MaxBytes }
+
+// receiveTries is how often a transaction is run that the database gives up.
+const receiveTries = 4
+
+// Receive stores messages in order, in one transaction, and returns one
+// disposition per message once that is committed. A *RefusedError means that a
+// message can never be received and that nothing of the call was stored; any
+// other error means that the call may be repeated with the same messages,
+// stored or not.
+func (r *Receiver) Receive(ctx context.Context, messages ...Incoming) ([]Disposition, error) {
+	if len(messages) == 0 {
+		return nil, nil
+	}
+	for i := range messages {
+		if err := r.check(&messages[i]); err != nil {
+			return nil, &RefusedError{Index: i, Source: r.c.Source.Name, EventType: messages[i].EventType, Err: err}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.c.Timeout)
+	defer cancel()
+	for try := 1; ; try++ {
+		dispositions, err := r.c.Store.Receive(ctx, r.c.Source, messages)
+		if err == nil {
+			return dispositions, nil
+		}
+		var again *event.RetryableError
+		if !errors.As(err, &again) || try == receiveTries || pause(ctx, try) != nil {
+			return nil, fmt.Errorf("receive from %s: %w", r.c.Source.Name, err)
+		}
+	}
+}
+
+// pause waits a little, at random, before a transaction is run again.
+func pause(ctx context.Context, try int) error {
+	timer := time.NewTimer(rand.N(time.Duration(try) * 20 * time.Millisecond))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// check reports why m cannot be received.
+func (r *Receiver) check(m *Incoming) error {
+	if err := event.CheckKey(m.IdempotencyKey); err != nil {
+		return fmt.Errorf("%w: idempotency %v", ErrBadKey, err)
+	}
+	if err := event.CheckKey(m.EventType); err != nil {
+		return fmt.Errorf("%w: event type: %v", ErrBadKey, err)
+	}
+	if m.AggregateID == "" && r.c.RequireAggregate {
+		return ErrAggregateMissing
+	}
+	if m.AggregateID != "" {
+		if err := event.CheckKey(m.AggregateID); err != nil {
+			return fmt.Errorf("%w: aggregate id: %v", ErrBadKey, err)
+		}
+	}
+	if len(m.Payload) > r.c.MaxBytes {
+		return fmt.Errorf("%w: %d bytes; the limit is %d", ErrOversize, len(m.Payload), r.c.MaxBytes)
+	}
+	for name, value := range m.Headers {
+		if !storable(name) || !storable(value) {
+			return fmt.Errorf("%w: %q", ErrBadHeader, name)
+		}
+	}
+	if r.c.Accept != nil && !r.c.Accept(m.EventType) {
+		return ErrUnroutable
+	}
+	return nil
+}
+
+// storable reports whether every database keeps s as it is.
+func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
+// Run forgets old receipts from time to time until ctx ends; it returns nil
+// then. The receiver works without it, and receipts are then kept for ever.
+func (r *Receiver) Run(ctx context.Context) error {
+	for {
+		// The spread keeps the replicas of a service from purging together.
+		timer := time.NewTimer(r.c.PurgeEvery/2 + rand.N(r.c.PurgeEvery))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+		n, err := r.Purge(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			r.c.Logger.WarnContext(ctx, "receipts could not be purged", "source", r.c.Source.Name, "error", err)
+		case n > 0:
+			r.c.Logger.DebugContext(ctx, "purged receipts", "source", r.c.Source.Name, "count", n)
+		}
+	}
+}
+
+// Purge forgets all receipts that are older than the retention and whose
+// message is gone, in batches, and returns how many there were.
+func (r *Receiver) Purge(ctx context.Context) (int, error) {
+	total := 0
+	for {
+		n, err := r.purgeBatch(ctx)
+		total += n
+		if err != nil || n < r.c.PurgeBatch {
+			return total, err
+		}
+	}
+}
+
+func (r *Receiver) purgeBatch(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.c.Timeout)
+	defer cancel()
+	n, err := r.c.Store.PurgeReceipts(ctx, r.c.Source, r.c.Retention, r.c.PurgeBatch)
+	if err != nil {
+		return n, fmt.Errorf("purge receipts of %s: %w", r.c.Source.Name, err)
+	}
+	return n, nil
+}
+
+// A Source brings messages from a broker to a receiver.
+type Source interface {
+	// Run receives until ctx ends and returns nil then. It acknowledges a
+	// message only after Receive has returned without error for it.
+	Run(ctx context.Context, r *Receiver) error
+}
