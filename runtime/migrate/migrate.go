@@ -38,6 +38,8 @@ type Set struct {
 	Repeatable string
 	// Scopes are the destinations and sources of the schema.
 	Scopes []Scope
+	// DryRun undoes everything at the end; the report says what was tried.
+	DryRun bool
 }
 
 // A Step is one numbered file. Its text never changes once it was released.

@@ -27,7 +27,7 @@ func Postgres(ctx context.Context, db Beginner, s Set) (Report, error) {
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) // does nothing after the commit
 	r, err := s.apply(ctx, &postgresDB{tx: tx, schema: s.Schema, prefix: s.Prefix})
-	if err == nil {
+	if err == nil && !s.DryRun {
 		err = tx.Commit(ctx)
 	}
 	if err != nil {

@@ -19,7 +19,7 @@ func SQLite(ctx context.Context, db *sql.DB, s Set) (Report, error) {
 	}
 	defer tx.Rollback() // does nothing after the commit
 	r, err := s.apply(ctx, &sqliteDB{tx: tx, prefix: s.Prefix})
-	if err == nil {
+	if err == nil && !s.DryRun {
 		err = tx.Commit()
 	}
 	if err != nil {
