@@ -34,7 +34,8 @@ type Query struct {
 	// Name is the name after "-- name:" and of sqlc's method.
 	Name string
 	Kind Kind
-	// Params are in the order in which the text first uses them.
+	// Params are in the order in which sqlc numbers them: the parts of a statement
+	// in the order of its grammar, its WITH list last.
 	Params []Field
 	// Columns are the columns of a row; empty for Exec and ExecRows.
 	Columns []Field
