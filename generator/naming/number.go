@@ -1,7 +1,8 @@
 package naming
 
 import (
-	"hash/fnv"
+	"crypto/sha256"
+	"encoding/binary"
 
 	"github.com/lanebox/lanebox/generator/model"
 )
@@ -11,17 +12,13 @@ import (
 // changes, since rows in the database carry it. Two names may get one number;
 // the caller refuses such a schema.
 func Number(kind, name string) int32 {
-	h := fnv.New64a()
-	h.Write([]byte(kind))
-	h.Write([]byte{0})
-	h.Write([]byte(name))
+	text := kind + "\x00" + name
 	for {
-		// The high half of the 64-bit hash is mixed better than a 32-bit hash of
-		// short names would be.
-		n := int32(h.Sum64() >> 33)
+		sum := sha256.Sum256([]byte(text))
+		n := int32(binary.BigEndian.Uint32(sum[:]) >> 1)
 		if n != 0 && n != model.PushScope {
 			return n
 		}
-		h.Write([]byte{0})
+		text += "\x00"
 	}
 }
