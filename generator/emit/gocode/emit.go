@@ -1,0 +1,155 @@
+// Package gocode renders a model as the Go packages of a service: the events
+// package (events, keys, publisher, handler interfaces, facts) and one package
+// per dialect that wires them to the runtime. The stores of those packages come
+// from package sqlcode.
+//
+// What is generated stays small: types, and calls of the runtime that carry what
+// only the schema knows. Behaviour belongs in the runtime.
+package gocode
+
+import (
+	"bytes"
+	"fmt"
+	"path"
+
+	"github.com/dave/jennifer/jen"
+
+	"github.com/lanebox/lanebox/generator/model"
+	"github.com/lanebox/lanebox/generator/output"
+)
+
+// Emit returns the files of m, in a fixed order. It fails when two declarations
+// would get one name, when a name from the schema is no Go identifier, or when
+// the import path of the output folder is not known.
+func Emit(m *model.Model) ([]output.File, error) {
+	if m.Go.Import == "" {
+		return nil, fmt.Errorf("%s: the import path of %s is not known", m.File, m.Go.Out)
+	}
+	g := newGenerator(m)
+	if err := g.check(); err != nil {
+		return nil, err
+	}
+	files := []struct {
+		path   string
+		want   bool
+		render func(*jen.File)
+	}{
+		{"events.gen.go", true, g.events},
+		{"keys.gen.go", len(m.Keys) > 0, g.keys},
+		{"publish.gen.go", true, g.publish},
+		{"handlers.gen.go", g.hasHandlers(), g.handlers},
+		{"schema.gen.go", true, g.schema},
+		{"zz_assert.gen.go", g.hasAssertions(), g.assertions},
+		{"postgres/postgres.gen.go", g.hasDialect("postgres"), g.postgres},
+		{"sqlite/sqlite.gen.go", g.hasDialect("sqlite"), g.sqlite},
+	}
+	var out []output.File
+	for _, f := range files {
+		if !f.want {
+			continue
+		}
+		data, err := g.render(f.path, f.render)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, output.File{Path: path.Join(m.Go.Out, f.path), Data: data})
+	}
+	return out, nil
+}
+
+func (g *generator) render(name string, body func(*jen.File)) ([]byte, error) {
+	f := g.newFile(path.Dir(name))
+	body(f)
+	var b bytes.Buffer
+	if err := f.Render(&b); err != nil {
+		return nil, fmt.Errorf("render %s: %w", name, err)
+	}
+	return b.Bytes(), nil
+}
+
+// newFile starts a file of the events package (dir ".") or of a dialect.
+func (g *generator) newFile(dir string) *jen.File {
+	f := jen.NewFilePathName(g.m.Go.Import, g.m.Go.Package)
+	if dir != "." {
+		f = jen.NewFilePathName(g.m.Go.Import+"/"+dir, dir)
+		g.importEvents(f)
+	}
+	f.HeaderComment("// " + output.Header)
+	f.HeaderComment("// Source: " + oneLine(g.m.File))
+	f.ImportNames(knownNames)
+	f.ImportAlias(rtRuntime, "lbruntime")
+	for importPath, alias := range g.aliases {
+		f.ImportAlias(importPath, alias)
+	}
+	return f
+}
+
+// importEvents names the events package in a dialect's file, by its own name
+// unless the file uses that name already.
+func (g *generator) importEvents(f *jen.File) {
+	if name := g.m.Go.Package; path.Base(g.m.Go.Import) == name && !taken[name] {
+		f.ImportName(g.m.Go.Import, name)
+	} else if !taken[name] {
+		f.ImportAlias(g.m.Go.Import, name)
+	} else {
+		f.ImportAlias(g.m.Go.Import, "events")
+	}
+}
+
+// A generator holds what several files need to know about one model.
+type generator struct {
+	m *model.Model
+	// structs and enums are all types that are emitted, in order of first use.
+	structs []*model.Struct
+	enums   []*model.EnumType
+	// aliases are the import names of the service's own packages.
+	aliases map[string]string
+}
+
+func newGenerator(m *model.Model) *generator {
+	g := &generator{m: m, aliases: map[string]string{}}
+	c := collector{g: g, seen: map[any]bool{}}
+	for i := range m.Keys {
+		for _, p := range m.Keys[i].Parts {
+			c.visit(p.Type)
+		}
+	}
+	for i := range m.Events {
+		c.event(&m.Events[i])
+	}
+	g.aliases = c.aliases()
+	return g
+}
+
+func (g *generator) hasDialect(name string) bool {
+	for _, d := range g.m.Dialects {
+		if d == name {
+			return true
+		}
+	}
+	return false
+}
+
+// published are the events that can be published: those with a destination.
+func (g *generator) published() []*model.Event {
+	var list []*model.Event
+	for i := range g.m.Events {
+		if e := &g.m.Events[i]; publishable(e) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+func publishable(e *model.Event) bool { return len(e.Destinations) > 0 }
+
+// published returns the events of a catalog that can be published.
+func catalogEvents(c *model.Catalog) []*model.Event {
+	var list []*model.Event
+	for _, e := range c.Events {
+		if publishable(e) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
