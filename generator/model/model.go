@@ -86,7 +86,9 @@ type Event struct {
 	// Struct describes the payload. For a go_type event it is nil.
 	Struct *Struct
 	GoType *GoType
-	// Binary says that the payload is raw bytes (payload: binary).
+	// Binary says that the payload is raw bytes (payload: binary). Without a
+	// go_type the event has no fields, and Key has no KeyFields: its value stands
+	// beside the payload. A go_type marshals itself (encoding.BinaryMarshaler).
 	Binary bool
 
 	// Key is the key that orders the event; nil if it has none.
