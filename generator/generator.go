@@ -1,0 +1,134 @@
+// Package generator turns a schema into files: load, resolve, emit, compile the
+// SQL, and check what came out. The same schema and the same generator give the
+// same bytes; clock, network, environment and the order of mappings in the
+// schema play no part.
+package generator
+
+import (
+	"cmp"
+	"context"
+	"path"
+	"slices"
+
+	"github.com/lanebox/lanebox/generator/diag"
+	"github.com/lanebox/lanebox/generator/dialect"
+	"github.com/lanebox/lanebox/generator/emit/gocode"
+	"github.com/lanebox/lanebox/generator/emit/sqlcode"
+	"github.com/lanebox/lanebox/generator/model"
+	"github.com/lanebox/lanebox/generator/output"
+	"github.com/lanebox/lanebox/generator/resolve"
+	"github.com/lanebox/lanebox/generator/schema"
+	"github.com/lanebox/lanebox/generator/sqlc"
+)
+
+// Options say how to generate.
+type Options struct {
+	// Import returns the import path of the package in a folder, which is
+	// slash-separated and relative to the schema. It is called once, with go.out.
+	Import func(dir string) (string, error)
+	// SkipSQLC leaves out the Go bindings that sqlc makes of the SQL, without which
+	// the Go code does not compile. It is for callers that only look at the rest.
+	SkipSQLC bool
+}
+
+// A Result is what a sound schema gives.
+type Result struct {
+	Model *model.Model
+	// Files are sorted by path.
+	Files []output.File
+}
+
+// Check loads and resolves the schema src without generating. The findings are
+// sorted by position and name the file as name. The model is nil if one of them
+// is an error.
+func Check(name string, src []byte) (*model.Model, diag.List) {
+	file, found := schema.Load(name, src)
+	if file == nil {
+		return nil, found.Sorted()
+	}
+	m, more := resolve.Resolve(file)
+	found = append(found, more...).Sorted()
+	if found.Errors() > 0 {
+		return nil, found
+	}
+	return m, found
+}
+
+// Generate makes all files of the schema src, whose name stands in findings. If
+// a finding is an error, the result is nil, and so is the error: it tells of
+// what has no place in the schema, such as a missing module or a failed sqlc.
+func Generate(ctx context.Context, name string, src []byte, o Options) (*Result, diag.List, error) {
+	m, found := Check(name, src)
+	if m == nil {
+		return nil, found, nil
+	}
+	var err error
+	if o.Import != nil {
+		if m.Go.Import, err = o.Import(m.Go.Out); err != nil {
+			return nil, found, err
+		}
+	}
+	files, err := emit(ctx, m, o)
+	if err != nil {
+		return nil, found, err
+	}
+	return &Result{Model: m, Files: files}, found, nil
+}
+
+// SQL makes the SQL of the schema src alone: tables, migrations and queries. It
+// needs no Go module and no sqlc.
+func SQL(name string, src []byte) (*Result, diag.List, error) {
+	m, found := Check(name, src)
+	if m == nil {
+		return nil, found, nil
+	}
+	files, err := sqlcode.Emit(m)
+	if err != nil {
+		return nil, found, err
+	}
+	files = slices.DeleteFunc(files, func(f output.File) bool { return path.Ext(f.Path) != ".sql" })
+	return &Result{Model: m, Files: sorted(files)}, found, nil
+}
+
+// emit makes the files of a model.
+func emit(ctx context.Context, m *model.Model, o Options) ([]output.File, error) {
+	files, err := sqlcode.Emit(m)
+	if err != nil {
+		return nil, err
+	}
+	if !o.SkipSQLC {
+		bindings, err := compile(ctx, m, files)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, bindings...)
+	}
+	code, err := gocode.Emit(m)
+	if err != nil {
+		return nil, err
+	}
+	return sorted(append(files, code...)), nil
+}
+
+// compile runs sqlc on the SQL and compares its code with the query model.
+func compile(ctx context.Context, m *model.Model, sql []output.File) ([]output.File, error) {
+	bindings, err := sqlc.Run(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range m.Dialects {
+		d, err := dialect.ByName(name)
+		if err != nil {
+			return nil, err
+		}
+		if err := sqlc.Check(d, sqlcode.Queries(name, m.Binary), bindings); err != nil {
+			return nil, err
+		}
+	}
+	return bindings, nil
+}
+
+func sorted(files []output.File) []output.File {
+	slices.SortFunc(files, func(a, b output.File) int { return cmp.Compare(a.Path, b.Path) })
+	return files
+}
