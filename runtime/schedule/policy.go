@@ -32,3 +32,35 @@ type Policy struct {
 	// of moving it to the dead letters. Permanent failures park as well.
 	ParkDead bool
 }
+
+// WithDefaults returns the policy with every zero field replaced.
+func (p Policy) WithDefaults() Policy {
+	orInt := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	orTime := func(v *time.Duration, d time.Duration) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	orInt(&p.Concurrency, 16)
+	orInt(&p.MaxUnsettled, 256)
+	orInt(&p.MaxRun, 1)
+	orInt(&p.MaxAttempts, 20)
+	orTime(&p.Timeout, 10*time.Second)
+	orTime(&p.Lease, 15*time.Second)
+	orTime(&p.RetryBase, time.Second)
+	orTime(&p.RetryCap, 5*time.Minute)
+	return p
+}
+
+// margin is the safety margin by which trust in a lease ends before the lease
+// can end. It covers the difference in speed of two clocks and the time between
+// a decision and the request it leads to.
+func (p Policy) margin() time.Duration { return p.Lease / 10 }
+
+// look is the longest time that messages are kept in memory without asking the
+// database whether an operator parked their lanes.
+func (p Policy) look() time.Duration { return p.Lease / 3 }
