@@ -203,6 +203,10 @@ func (r *resolver) compositePart(p schema.KeyPart, goName, what string) (model.T
 		if goName != "" {
 			goName += naming.Suffix(p.Name.V)
 		}
+		if p.Type.Form == schema.EnumForm {
+			r.report(p.Type.Mark, "key-type", "declare it as a key of its own and name that", "%s cannot be an enum that no field can have", what)
+			return model.Type{}, false
+		}
 		t, ok := r.partType(p.Type, goName, what)
 		return t, ok && p.Type.Form != schema.BadForm
 	}
