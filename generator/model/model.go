@@ -87,8 +87,8 @@ type Event struct {
 	Struct *Struct
 	GoType *GoType
 	// Binary says that the payload is raw bytes (payload: binary). Without a
-	// go_type the event has no fields, and Key has no KeyFields: its value stands
-	// beside the payload. A go_type marshals itself (encoding.BinaryMarshaler).
+	// go_type the event has no fields, and its key, if any, is constant. A go_type
+	// marshals itself (encoding.BinaryMarshaler).
 	Binary bool
 
 	// Key is the key that orders the event; nil if it has none.

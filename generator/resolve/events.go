@@ -126,13 +126,24 @@ func (r *resolver) eventKey(e *schema.Event, out *model.Event, sound bool) {
 	case e.GoType.Set:
 		r.selectorKey(e, out)
 	case out.Binary:
-		if k, ok := r.keys[use.Name.V]; ok {
-			out.Key = k.key
-			return
-		}
-		r.report(use.Name.Mark, "unknown-key-name", diag.DidYouMean(use.Name.V, r.keyNames()), "event %q is binary and names no declared key: %q", e.Name.V, use.Name.V)
+		r.binaryKey(e, out)
 	default:
 		r.fieldKey(e, out, sound)
+	}
+}
+
+// binaryKey resolves the key of a binary event, which has no fields.
+func (r *resolver) binaryKey(e *schema.Event, out *model.Event) {
+	at := e.Key.Name
+	k, ok := r.keys[at.V]
+	switch {
+	case !ok:
+		r.report(at.Mark, "unknown-key-name", diag.DidYouMean(at.V, r.keyNames()), "event %q is binary and names no declared key: %q", e.Name.V, at.V)
+	case k.broken:
+	case !k.isConstant():
+		r.report(at.Mark, "key-field", "give it a go_type, or order it by a constant key", "event %q is binary and has no field that could fill key %q", e.Name.V, at.V)
+	default:
+		out.Key = k.key
 	}
 }
 
@@ -147,7 +158,7 @@ func (r *resolver) explicitKey(e *schema.Event, out *model.Event, sound bool) {
 	case k.broken:
 		return
 	case out.Binary && !e.GoType.Set:
-		r.report(use.Name.Mark, "key-field", fmt.Sprintf("write key: %s", use.Name.V), "event %q is binary and has no fields that could fill key %q", e.Name.V, use.Name.V)
+		r.report(use.Name.Mark, "key-field", "give it a go_type, or order it by a constant key", "event %q is binary and has no field that could fill key %q", e.Name.V, use.Name.V)
 		return
 	case len(use.Fields) != len(k.key.Parts):
 		r.report(use.Name.Mark, "key-field", partList(k.key), "key %q has %d parts, but %d fields are given", use.Name.V, len(k.key.Parts), len(use.Fields))

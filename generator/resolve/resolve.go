@@ -28,8 +28,8 @@
 //     Order.ID(). key: OrderID uses the key whose Go type is OrderID. The Go
 //     compiler checks them in the service. The name of a key alone stands for
 //     the selectors that its parts' names make.
-//   - A binary event without go_type has no fields: key: X names a declared key,
-//     whose value stands beside the payload in the event's Go type.
+//   - A binary event without go_type has no fields, so only a constant key can
+//     order it.
 //
 // # Routes
 //
