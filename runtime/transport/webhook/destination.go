@@ -243,6 +243,9 @@ func (d *Destination) Send(ctx context.Context, m event.Message) error {
 	if d.options.MaxBytes > 0 && int64(len(m.Payload)) > d.options.MaxBytes {
 		return event.AsPermanent(fmt.Errorf("POST %s: the payload has %d bytes; the limit is %d", d.shown, len(m.Payload), d.options.MaxBytes))
 	}
+	if err := ctx.Err(); err != nil {
+		return event.AsUnavailable(fmt.Errorf("POST %s: %w", d.shown, err))
+	}
 	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
 	defer cancel()
 	var seen progress

@@ -433,7 +433,11 @@ func (s *Source) storeProblem(ctx context.Context, err error) *problem {
 	case class == event.Permanent:
 		return newProblem(http.StatusUnprocessableEntity, "refused", "The message is refused.")
 	}
-	s.config.Logger.WarnContext(ctx, "message not stored", "source", s.config.Name, "error", err)
+	level := slog.LevelWarn
+	if errors.Is(ctx.Err(), context.Canceled) {
+		level = slog.LevelDebug // the sender hung up
+	}
+	s.config.Logger.Log(ctx, level, "message not stored", "source", s.config.Name, "error", err)
 	return newProblem(http.StatusServiceUnavailable, "unavailable", "The message could not be stored now: send it again later.").
 		later(max(wait, s.config.RetryAfter))
 }
