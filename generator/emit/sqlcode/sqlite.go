@@ -77,6 +77,26 @@ type sqliteQueue struct {
 	Inbox                                bool
 }
 
+// Lower is the queue's name inside a Go name.
+func (q sqliteQueue) Lower() string { return strings.ToLower(q.Name) }
+
+// TopicField is the Go field of the topic's column.
+func (q sqliteQueue) TopicField() string {
+	if q.Inbox {
+		return "EventType"
+	}
+	return "Topic"
+}
+
+// Convert writes the conversion of a parameter struct of the outbox to that of
+// the queue: sqlc declares both with the same fields.
+func (q sqliteQueue) Convert(typ, value string) string {
+	if q.Inbox {
+		return "db." + q.Name + typ + "(" + value + ")"
+	}
+	return value
+}
+
 // A sqliteRoute sends topics that match Pattern to a destination.
 type sqliteRoute struct {
 	Destination int32
@@ -174,10 +194,8 @@ func (v *sqliteView) addScopes() {
 	}
 }
 
-// HasPush reports whether there is a push source.
-func (v *sqliteView) HasPush() bool {
-	return slices.ContainsFunc(v.Scopes, func(s sqliteScope) bool { return s.Kind == "push" })
-}
+// PushScope is the number of the scope that all push sources share.
+func (v *sqliteView) PushScope() int32 { return model.PushScope }
 
 // PullSources are the sources with lanes of their own.
 func (v *sqliteView) PullSources() []model.Source {

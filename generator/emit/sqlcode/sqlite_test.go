@@ -30,7 +30,8 @@ func shopModel(binary bool) *model.Model {
 	account := &model.Key{Name: "account", GoName: "Account", Version: model.Version{Dense: true},
 		Parts: []model.KeyPart{{Type: model.Type{Kind: model.String}}}}
 	m := &model.Model{
-		File: "lanebox.yaml", Go: model.Go{Package: "shop", Out: "shop"}, Dialects: []string{"sqlite"}, Binary: binary,
+		File: "lanebox.yaml", Go: model.Go{Package: "shop", Out: "shop",
+			Import: "github.com/lanebox/lanebox/runtime/sqlstore/sqlite/internal/shop"}, Dialects: []string{"sqlite"}, Binary: binary,
 		Database: model.Database{Schema: "public"},
 		Keys:     []model.Key{*account, *order},
 		Destinations: []model.Destination{
