@@ -22,7 +22,8 @@ type Stop struct {
 // A walk that is cut inside the unordered lane goes on with the keyed lanes
 // first and comes back to where it was cut, so that a long unordered lane
 // delays no keyed one. Until then the cursor carries After, and the bucket does
-// not count as wrapped.
+// not count as wrapped. A store must list the unordered lane up to MaxRows rows:
+// fewer than that mean that there are no more.
 func Advance(p FetchParams, rows []Row, stops []Stop) Page {
 	page := Page{Rows: rows}
 	if len(rows) >= p.MaxRows {
@@ -46,7 +47,8 @@ func Advance(p FetchParams, rows []Row, stops []Stop) Page {
 		if !listed && !stopped {
 			continue // lost, expired, or not reached
 		}
-		next, wrapped := advance(c, row, stop, stopped)
+		cut := !stopped || page.Full && row == &page.Rows[len(page.Rows)-1]
+		next, wrapped := advance(c, row, stop, stopped, cut)
 		page.Next = append(page.Next, next)
 		if wrapped {
 			page.Wrapped = append(page.Wrapped, b)
@@ -68,23 +70,24 @@ func lastRows(rows []Row) map[Bucket]*Row {
 }
 
 // advance returns the cursor that follows c, and whether the whole bucket has
-// been seen. row is the last row of the bucket, or nil.
-func advance(c Cursor, row *Row, stop Stop, stopped bool) (next Cursor, wrapped bool) {
+// been seen. row is the last row of the bucket, or nil; cut says that there may
+// be more of its lane.
+func advance(c Cursor, row *Row, stop Stop, stopped, cut bool) (next Cursor, wrapped bool) {
 	next = Cursor{Lease: c.Lease, After: c.After}
 	if c.Lane <= c.Lease.Lo {
-		next.After = 0 // the unordered lane was seen to its end, unless:
+		next.After = 0 // the unordered lane was seen to its end, unless it was cut
 	}
-	lane, end := c.Lease.Lo, stop.End
+	if row != nil && cut && row.Unordered(c.Lease) {
+		next.After = row.Message.Sequence
+	}
+	lane := c.Lease.Lo
 	switch {
 	case stopped && !stop.End:
 		lane = stop.Lane
-	case row != nil && !stopped:
+	case !stopped:
 		lane = row.Lane
-		if row.Unordered(c.Lease) {
-			next.After = row.Message.Sequence
-		}
 	}
-	if end || lane >= c.Lease.Hi {
+	if stop.End || lane >= c.Lease.Hi {
 		next.Lane = c.Lease.Lo
 		return next, next.After == 0
 	}

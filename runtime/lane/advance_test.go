@@ -85,6 +85,20 @@ func TestAdvance(t *testing.T) {
 		rows:    []Row{testRow(testA, 100, 7), testRow(testA, 100, 9)},
 		next:    []Cursor{{Lease: testA, Lane: 101, After: 9}}, full: true, kept: 2,
 	}, {
+		name:    "even when the walk went on behind it and found nothing",
+		maxRows: 2,
+		cursors: []Cursor{start(testA)},
+		rows:    []Row{testRow(testA, 100, 7), testRow(testA, 100, 9)},
+		stops:   []Stop{{Bucket: 1, Lane: 130}},
+		next:    []Cursor{{Lease: testA, Lane: 131, After: 9}}, full: true, kept: 2,
+	}, {
+		name:    "even to the end of the bucket",
+		maxRows: 2,
+		cursors: []Cursor{start(testA)},
+		rows:    []Row{testRow(testA, 100, 7), testRow(testA, 100, 9)},
+		stops:   []Stop{{Bucket: 1, End: true}},
+		next:    []Cursor{{Lease: testA, Lane: 100, After: 9}}, full: true, kept: 2,
+	}, {
 		name:    "and is gone on with after the keyed lanes, which is no wrap",
 		cursors: []Cursor{{Lease: testA, Lane: 101, After: 9}},
 		rows:    []Row{testRow(testA, 105, 1)},

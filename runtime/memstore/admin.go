@@ -210,12 +210,13 @@ func (db *DB) Waiting(n lane.Scope) []event.Message {
 	return messages
 }
 
-// ExpireLeases ends every lease of a scope now, as if its owners had stalled.
-func (db *DB) ExpireLeases(n lane.Scope) {
+// ExpireLeases ends the leases of one owner in a scope now, as if it had
+// stalled; an empty owner means everybody's.
+func (db *DB) ExpireLeases(n lane.Scope, owner string) {
 	if sc, err := db.scope("expire", n); err == nil {
 		defer db.mu.Unlock()
 		for _, b := range sc.buckets {
-			if b.owner != "" {
+			if b.owner != "" && (owner == "" || b.owner == owner) {
 				b.until = db.now().Add(-time.Second)
 			}
 		}

@@ -1,0 +1,308 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/lane"
+	"github.com/lanebox/lanebox/runtime/outbox"
+)
+
+func duplicateReceiptStoresNothing[Tx any](e *env[Tx]) {
+	const copies = 30
+	m := inbox.Incoming{IdempotencyKey: "once", EventType: orderPlaced, AggregateID: "A", Payload: []byte(`{"n":1}`)}
+	dispositions := make([]inbox.Disposition, copies)
+	parallel(e, copies, func(i int) error {
+		got, err := e.Receive.Receive(e.ctx, e.Source(Orders), []inbox.Incoming{m})
+		if err == nil {
+			dispositions[i] = got[0]
+		}
+		return err
+	})
+	stored := 0
+	for _, d := range dispositions {
+		switch d {
+		case inbox.Stored:
+			stored++
+		case inbox.Conflict:
+			e.Error("an equal message conflicts")
+		}
+	}
+	if stored != 1 {
+		e.Errorf("%d of %d equal messages were stored", stored, copies)
+	}
+	// Within one call, and for another source.
+	other := m
+	other.IdempotencyKey = "twice"
+	got := e.receiveRaw(Orders, m, other, other)
+	if want := []inbox.Disposition{inbox.Duplicate, inbox.Stored, inbox.Duplicate}; !slices.Equal(got, want) {
+		e.Errorf("one call with duplicates answered %v, want %v", got, want)
+	}
+	if got := e.receiveRaw(Returns, m); got[0] != inbox.Stored {
+		e.Errorf("another source's message with the same key answered %v", got)
+	}
+	if n := len(e.claimer("a", Push).drain()); n != 3 {
+		e.Errorf("%d messages were stored, want 3", n)
+	}
+}
+
+func sameKeyOtherBodyConflicts[Tx any](e *env[Tx]) {
+	first := e.receive(Orders, orderPlaced, "A")
+	changed := first
+	changed.Payload = append(slices.Clone(first.Payload), ' ')
+	next := inbox.Incoming{IdempotencyKey: "next", EventType: orderPlaced, AggregateID: "A", Payload: []byte(`"next"`)}
+	got := e.receiveRaw(Orders, changed, first, next)
+	if want := []inbox.Disposition{inbox.Conflict, inbox.Duplicate, inbox.Stored}; !slices.Equal(got, want) {
+		e.Errorf("dispositions are %v, want %v", got, want)
+	}
+	want(e, "stored", ofKey(e.claimer("a", Push).drain(), "A"), []string{string(first.Payload), `"next"`})
+}
+
+func receiptOutlivesItsMessage[Tx any](e *env[Tx]) {
+	purge := func(retention time.Duration, most int) int {
+		e.Helper()
+		n, err := e.Receive.PurgeReceipts(e.ctx, e.Source(Payments), retention, most)
+		e.check(err)
+		return n
+	}
+	again := func(m inbox.Incoming) inbox.Disposition {
+		e.Helper()
+		return e.receiveRaw(Payments, m)[0]
+	}
+	waits, dies, done := e.receive(Payments, orderCancelled, "A"), e.receive(Payments, orderCancelled, "B"), e.receive(Payments, orderCancelled, "C")
+	elsewhere := e.receive(Stock, orderPlaced, "A")
+	w := e.claimer("w", Payments)
+	rows := w.fetch()
+	w.settle(lane.Dead, rowsOf(rows, "B")...)
+	w.settle(lane.Done, rowsOf(rows, "C")...)
+	if n := purge(time.Hour, 100); n != 0 {
+		e.Fatalf("purged %d receipts before their time", n)
+	}
+	for _, m := range []inbox.Incoming{waits, dies, done} {
+		if d := again(m); d != inbox.Duplicate {
+			e.Fatalf("a message that came before was received as %v", d)
+		}
+	}
+	purged := 0
+	e.eventually("the receipt is older than the retention", func() bool {
+		purged += purge(time.Microsecond, 100)
+		return purged > 0
+	})
+	if purged += purge(time.Microsecond, 100); purged != 1 {
+		e.Fatalf("purged %d receipts, want the one whose message is gone", purged)
+	}
+	if d := again(waits); d != inbox.Duplicate {
+		e.Errorf("the receipt of a waiting message is gone: %v", d)
+	}
+	if d := again(dies); d != inbox.Duplicate {
+		e.Errorf("the receipt of a dead letter is gone: %v", d)
+	}
+	if d := e.receiveRaw(Stock, elsewhere)[0]; d != inbox.Duplicate {
+		e.Errorf("the receipt of another source is gone: %v", d)
+	}
+	if d := again(done); d != inbox.Stored {
+		e.Errorf("after its receipt was purged a message was received as %v", d)
+	}
+	w.settle(lane.Done, w.fetch()...)
+	for i := range 5 {
+		e.receive(Payments, orderCancelled, fmt.Sprint("many-", i))
+	}
+	w.settle(lane.Done, w.fetch()...)
+	e.eventually("five more receipts and two old ones are purged in batches of at most 2", func() bool {
+		n := purge(time.Microsecond, 2)
+		if n > 2 {
+			e.Fatalf("one purge took %d receipts; the limit is 2", n)
+		}
+		purged += n
+		return purged >= 1+1+5+1 // C, A, the five, C again
+	})
+}
+
+// run returns a run of rows that are one lane's.
+func (o *owner[Tx]) run(rows ...lane.Row) lane.Run {
+	return lane.Run{Lease: o.lease(rows[0]), Lane: rows[0].Lane, Rows: rows}
+}
+
+func relayMovesOnce[Tx any](e *env[Tx]) {
+	var sent []string
+	for range 3 {
+		sent = append(sent, string(e.receive(Orders, orderPlaced, "A").Payload))
+	}
+	e.receive(Returns, returned, "")
+	r := e.claimer("r", Push)
+	rows := r.fetch()
+	a, task := rowsOf(rows, "A"), rowsOf(rows, "")
+	before := e.publish(orderPlaced, "A", 1) // it committed before the move
+	runs := []lane.Run{r.run(a...), r.run(task...)}
+	for again := range 2 {
+		verdicts, err := e.Push().Move(e.ctx, r.name, runs, nil)
+		e.check(err)
+		for i, v := range verdicts {
+			if v.Err != nil || !v.Completed || v.Accepted != len(runs[i].Rows) {
+				e.Fatalf("move %d of run %d answered %+v", again, i, v)
+			}
+		}
+	}
+	if rows := r.pass(); len(rows) > 0 {
+		e.Errorf("moved and still in the inbox: %s", payloads(rows))
+	}
+	w, l := e.claimer("w", Warehouse).drain(), e.claimer("l", Ledger).drain()
+	want(e, "moved to the warehouse", ofKey(w, "A"), append(before, sent...))
+	want(e, "moved to the ledger", ofKey(l, "A"), append(before, sent...))
+	if tasks := ofKey(w, ""); len(tasks) != 1 {
+		e.Errorf("%d keyless messages were moved, want 1", len(tasks))
+	}
+	for _, m := range w {
+		if m.Key == "A" && string(m.Payload) == sent[0] && (m.ID != a[0].Message.ID || m.Topic != orderPlaced) {
+			e.Errorf("moved %+v as %+v", a[0].Message, m)
+		}
+	}
+}
+
+func remapRunsInTheTransaction[Tx any](e *env[Tx]) {
+	for range 3 {
+		e.receive(Returns, returned, "A")
+	}
+	none := e.receive(Returns, returned, "B")
+	r := e.claimer("r", Push)
+	rows := r.fetch()
+	a, b := rowsOf(rows, "A"), rowsOf(rows, "B")
+	refusal, calls := errors.New("not yet"), 0
+	var made []string
+	remap := func(ctx context.Context, tx Tx, m inbox.Raw) ([]outbox.Record, error) {
+		if string(m.Payload) == string(none.Payload) {
+			return nil, nil // becomes nothing
+		}
+		if calls++; calls == 2 {
+			return nil, errors.Join(e.Appender(tx).Append(ctx, []outbox.Record{e.record(returned, "undone")}), refusal)
+		}
+		one, two := e.record(orderPlaced, ""), e.record(returned, "other")
+		made = append(made, string(one.Payload), string(two.Payload))
+		return []outbox.Record{one, two}, nil
+	}
+	verdicts, err := e.Push().Move(e.ctx, r.name, []lane.Run{r.run(a...), r.run(b...)}, remap)
+	e.check(err)
+	if v := verdicts[0]; v.Accepted != 1 || !v.Completed || !errors.Is(v.Err, refusal) {
+		e.Errorf("a run that was refused at its second message answered %+v", v)
+	}
+	if v := verdicts[1]; v.Accepted != 1 || !v.Completed || v.Err != nil {
+		e.Errorf("a message that became nothing answered %+v", v)
+	}
+	want(e, "left in the inbox", payloadList(r.pass()), payloadList(a[1:]))
+	delivered := e.claimer("w", Warehouse).drain()
+	want(e, "mapped with the aggregate's key", ofKey(delivered, "A"), made[:1])
+	want(e, "mapped with a key of its own", ofKey(delivered, "other"), made[1:])
+	if len(delivered) != 2 {
+		e.Errorf("%d messages were stored, want 2: a refused message left something behind", len(delivered))
+	}
+}
+
+func relayNeverWaitsForALockedKey[Tx any](e *env[Tx]) {
+	e.requireConcurrentWriters()
+	locked, free := e.receive(Orders, orderPlaced, "locked"), e.receive(Orders, orderPlaced, "free")
+	r := e.claimer("r", Push)
+	rows := r.fetch()
+	tx, err := e.Begin(e.ctx)
+	e.check(err)
+	e.check(e.Appender(tx).Append(e.ctx, []outbox.Record{e.record(orderPlaced, "locked")}))
+
+	// The transaction stays open over all of this: waiting would end the test.
+	runs := []lane.Run{r.run(rowsOf(rows, "locked")...), r.run(rowsOf(rows, "free")...)}
+	verdicts, err := e.Push().Move(e.ctx, r.name, runs, nil)
+	e.check(err)
+	if v := verdicts[0]; v.Accepted != 0 || !errors.Is(v.Err, lane.ErrBusy) {
+		e.Errorf("the locked key answered %+v, want ErrBusy", v)
+	}
+	if v := verdicts[1]; v.Accepted != 1 || v.Err != nil {
+		e.Errorf("the free key answered %+v", v)
+	}
+	want(e, "left in the inbox", payloadList(r.pass()), []string{string(locked.Payload)})
+	if k := r.keep(long); len(k.Renewed) != e.features.Buckets {
+		e.Errorf("%d of %d buckets could be renewed", len(k.Renewed), e.features.Buckets)
+	}
+	if patient, ok := e.Push().(inbox.PatientPushStore[Tx]); ok {
+		v, err := patient.MoveWaiting(e.ctx, r.name, runs[0], nil, 10*time.Millisecond)
+		e.check(err)
+		if !errors.Is(v.Err, lane.ErrBusy) {
+			e.Errorf("waiting in vain answered %+v, want ErrBusy", v)
+		}
+	}
+	e.check(e.Rollback(e.ctx, tx))
+	verdicts, err = e.Push().Move(e.ctx, r.name, runs[:1], nil)
+	e.check(err)
+	if v := verdicts[0]; v.Accepted != 1 || v.Err != nil {
+		e.Errorf("once its key is free the run answered %+v", v)
+	}
+	delivered := e.claimer("w", Warehouse).drain()
+	want(e, "moved", ofKey(delivered, "free"), []string{string(free.Payload)})
+	want(e, "moved", ofKey(delivered, "locked"), []string{string(locked.Payload)})
+}
+
+func handlerAndCompletionCommitTogether[Tx any](e *env[Tx]) {
+	e.receive(Payments, orderCancelled, "A")
+	w := e.claimer("w", Payments)
+	row := w.one()
+	refusal := errors.New("refused")
+	publish := func(answer error) error {
+		return e.Pull(w.scope).Handle(e.ctx, w.name, row, w.lease(row), func(ctx context.Context, tx Tx) error {
+			return errors.Join(e.Appender(tx).Append(ctx, []outbox.Record{e.record(mailRequested, "")}), answer)
+		})
+	}
+	if err := publish(refusal); !errors.Is(err, refusal) {
+		e.Fatalf("a refusing handler answered %v", err)
+	}
+	m := e.claimer("m", Mail)
+	if rows := m.pass(); len(rows) > 0 {
+		e.Errorf("the refused handler left %s", payloads(rows))
+	}
+	if rows := w.pass(); len(rows) != 1 {
+		e.Fatalf("after the refusal %d messages wait, want 1", len(rows))
+	}
+	// A message that failed before leaves no hold behind.
+	w.settle(lane.Retry, row)
+	e.check(e.MakeDue(e.ctx, w.scope))
+	row = w.one()
+	e.check(publish(nil))
+	if n := len(m.drain()); n != 1 {
+		e.Errorf("the handler's effect is there %d times", n)
+	}
+	if rows := w.pass(); len(rows) > 0 {
+		e.Errorf("handled and not completed: %s", payloads(rows))
+	}
+	later := e.receive(Payments, orderCancelled, "A")
+	want(e, "behind the handled message", payloadList(w.fetch()), []string{string(later.Payload)})
+}
+
+func completionIsFenced[Tx any](e *env[Tx]) {
+	e.receive(Payments, orderCancelled, "A")
+	a := e.claimer("a", Payments)
+	row := a.one()
+	handle := func(o *owner[Tx], before func()) error {
+		if !e.features.ConcurrentWriters {
+			before()
+		}
+		return e.Pull(o.scope).Handle(e.ctx, o.name, row, o.lease(row), func(ctx context.Context, tx Tx) error {
+			if e.features.ConcurrentWriters {
+				before()
+			}
+			return e.Appender(tx).Append(ctx, []outbox.Record{e.record(mailRequested, "")})
+		})
+	}
+	var b *owner[Tx]
+	e.wantLeaseLost("completing", handle(a, func() { // it was taken over while the handler ran
+		a.expire()
+		b = e.claimer("b", Payments)
+	}))
+	if err := handle(b, func() { // an operator removed it while the handler ran
+		e.check(e.Remove(e.ctx, b.scope, row.Lane, row.Message.Sequence))
+	}); err == nil {
+		e.Error("a message that an operator removed was completed")
+	}
+	if rows := e.claimer("m", Mail).pass(); len(rows) > 0 {
+		e.Errorf("handlers without completion left %s", payloads(rows))
+	}
+}
