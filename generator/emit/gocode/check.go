@@ -15,7 +15,7 @@ import (
 // check finds what would make the generated code wrong or not compile. The
 // resolver has refused most of it with better words; this is the last line.
 func (g *generator) check() error {
-	c := &checker{g: g, pkg: naming.NewScope(naming.PackageNames...)}
+	c := &checker{g: g, pkg: naming.NewScope(append([]string{"Keyed", "PushSources", "Routed"}, naming.PackageNames...)...)}
 	c.keys()
 	c.events()
 	c.types()
@@ -211,7 +211,7 @@ func (c *checker) flows() {
 
 // sourceNames are the names of a source in the events package.
 func sourceNames(s *model.Source) []string {
-	list := []string{s.GoName + "Source", s.GoName + "SourceRef", s.GoName + "SourceAccepts"}
+	list := []string{s.GoName + "Source", s.GoName + "Receiver"}
 	if s.Type == "http" {
 		list = append(list, s.GoName+"SourceConfig")
 	}

@@ -87,12 +87,14 @@ func (g *generator) newFile(dir string) *jen.File {
 // importEvents names the events package in a dialect's file, by its own name
 // unless the file uses that name already.
 func (g *generator) importEvents(f *jen.File) {
-	if name := g.m.Go.Package; path.Base(g.m.Go.Import) == name && !taken[name] {
+	name := g.m.Go.Package
+	if taken[name] {
+		name = "events"
+	}
+	if path.Base(g.m.Go.Import) == name && name == g.m.Go.Package {
 		f.ImportName(g.m.Go.Import, name)
-	} else if !taken[name] {
-		f.ImportAlias(g.m.Go.Import, name)
 	} else {
-		f.ImportAlias(g.m.Go.Import, "events")
+		f.ImportAlias(g.m.Go.Import, name)
 	}
 }
 
@@ -143,7 +145,7 @@ func (g *generator) published() []*model.Event {
 
 func publishable(e *model.Event) bool { return len(e.Destinations) > 0 }
 
-// published returns the events of a catalog that can be published.
+// catalogEvents returns the events of a catalog that can be published.
 func catalogEvents(c *model.Catalog) []*model.Event {
 	var list []*model.Event
 	for _, e := range c.Events {

@@ -19,7 +19,9 @@ func (g *generator) events(f *jen.File) {
 		e := &g.m.Events[i]
 		switch {
 		case e.GoType != nil:
-			g.ownEvent(f, e)
+			if publishable(e) {
+				g.ownEvent(f, e)
+			}
 		case e.Binary:
 			g.binaryEvent(f, e)
 		default:

@@ -27,6 +27,7 @@ func (g *generator) schema(f *jen.File) {
 		})
 	}
 	g.scopes(f)
+	g.routes(f)
 	for i := range g.m.Destinations {
 		d := &g.m.Destinations[i]
 		g.policy(f, d.GoName+"Destination", fmt.Sprintf("destination %s", d.Name), d.Delivery)
@@ -39,6 +40,9 @@ func (g *generator) schema(f *jen.File) {
 // scopes renders the stable numbers by which the database knows destinations
 // and sources.
 func (g *generator) scopes(f *jen.File) {
+	if len(g.m.Destinations)+len(g.m.Sources) == 0 {
+		return
+	}
 	f.Line()
 	comment(f, "The numbers of destinations and sources in the database. They depend on the names\n"+
 		"alone, so that editing the schema never re-routes stored messages.")
@@ -104,62 +108,86 @@ func duration(d time.Duration) *jen.Statement {
 }
 
 func (g *generator) source(f *jen.File, s *model.Source) {
-	name := s.GoName + "Source"
-	scope := jen.Id("PushSources")
 	if s.Pull {
-		scope = jen.Id(name)
-		g.policy(f, name, fmt.Sprintf("source %s", s.Name), s.Delivery)
+		g.policy(f, s.GoName+"Source", fmt.Sprintf("source %s", s.Name), s.Delivery)
 	}
-	f.Line()
-	comment(f, fmt.Sprintf("%sRef identifies source %s in the database.", name, s.Name))
-	f.Func().Id(name+"Ref").Params().Qual(rtInbox, "SourceRef").Block(
-		jen.Return(jen.Qual(rtInbox, "SourceRef").Values(jen.Dict{
-			jen.Id("Name"):   jen.Lit(s.Name),
-			jen.Id("Number"): jen.Int32().Parens(jen.Id(name)),
-			jen.Id("Scope"):  scope,
-		})))
-	g.accepts(f, s, name)
+	g.receiver(f, s)
 	if s.Type == "http" {
-		g.sourceConfig(f, s, name)
+		g.sourceConfig(f, s, s.GoName+"Source")
 	}
 }
 
-// accepts renders which event types a source stores. A push source takes what
-// has a route, a mapped one everything, since its hook decides; a pull source
-// takes the events its handler knows.
-func (g *generator) accepts(f *jen.File, s *model.Source, name string) {
+// receiver renders what the receiver of a source needs to know. A push source
+// takes what has a route, a mapped one everything, since its hook decides; a
+// pull source takes the events its handler knows.
+func (g *generator) receiver(f *jen.File, s *model.Source) {
+	name := s.GoName + "Source"
 	f.Line()
-	comment(f, fmt.Sprintf("%sAccepts reports whether source %s stores messages of a type: %s.", name, s.Name, acceptRule(s)))
-	patterns := []jen.Code{jen.Id("eventType")}
-	if s.Pull {
-		for _, e := range s.Events {
-			patterns = append(patterns, jen.Id("Topic"+e.GoName))
-		}
-	} else {
-		for _, p := range g.routed() {
-			patterns = append(patterns, jen.Lit(p))
-		}
+	comment(f, fmt.Sprintf("%sReceiver describes source %s to its receiver. It takes %s.", s.GoName, s.Name, acceptRule(s)))
+	f.Func().Id(s.GoName+"Receiver").Params(jen.Id("store").Qual(rtInbox, "ReceiveStore"), loggerParam()).Qual(rtInbox, "ReceiverConfig").Block(
+		jen.Return(jen.Qual(rtInbox, "ReceiverConfig").BlockFunc(func(group *jen.Group) {
+			member := func(name string, value jen.Code) { group.Id(name).Op(":").Add(value).Op(",") }
+			scope := "PushSources"
+			if s.Pull {
+				scope = name
+			}
+			member("Source", jen.Qual(rtInbox, "SourceRef").Values(
+				jen.Id("Name").Op(":").Lit(s.Name),
+				jen.Id("Number").Op(":").Int32().Parens(jen.Id(name)),
+				jen.Id("Scope").Op(":").Id(scope)))
+			member("Store", jen.Id("store"))
+			if accept := g.accept(s); accept != nil {
+				member("Accept", accept)
+			}
+			if s.Type == "http" && len(s.AggregateID) > 0 && s.AggregateIDMissing != "unordered" {
+				member("RequireAggregate", jen.True())
+			}
+			if s.MaxBytes != 0 {
+				member("MaxBytes", jen.Lit(int(s.MaxBytes)))
+			}
+			if s.Receipts != 0 {
+				member("Retention", duration(s.Receipts))
+			}
+			member("Logger", jen.Id("logger"))
+		})))
+}
+
+func (g *generator) accept(s *model.Source) *jen.Statement {
+	switch {
+	case s.Map:
+		return nil
+	case !s.Pull:
+		return jen.Id("Routed")
 	}
-	result := jen.Qual(rtEvent, "MatchAnyTopic").Call(patterns...)
-	param := jen.Id("eventType")
-	if s.Map {
-		result, param = jen.True(), jen.Id("string")
+	topics := []jen.Code{jen.Id("eventType")}
+	for _, e := range s.Events {
+		topics = append(topics, jen.Id("Topic"+e.GoName))
 	}
-	if !s.Map {
-		param.String()
-	}
-	f.Func().Id(name + "Accepts").Params(param).Bool().Block(jen.Return(result))
+	return jen.Func().Params(jen.Id("eventType").String()).Bool().Block(
+		jen.Return(jen.Qual(rtEvent, "MatchAnyTopic").Call(topics...)))
 }
 
 func acceptRule(s *model.Source) string {
 	switch {
 	case s.Map:
-		return "all of them, since its mapping hook decides"
+		return "every event type, since its mapping hook decides"
 	case s.Pull:
-		return "those that its handler handles"
+		return "the event types that its handler handles"
 	default:
-		return "those that have a route"
+		return "the event types that have a route"
 	}
+}
+
+// routes renders which topics have a route.
+func (g *generator) routes(f *jen.File) {
+	patterns := []jen.Code{jen.Id("topic")}
+	for _, p := range g.routed() {
+		patterns = append(patterns, jen.Lit(p))
+	}
+	f.Line()
+	comment(f, "Routed reports whether a topic has a route to some destination.")
+	f.Func().Id("Routed").Params(jen.Id("topic").String()).Bool().Block(
+		jen.Return(jen.Qual(rtEvent, "MatchAnyTopic").Call(patterns...)))
 }
 
 // routed are the patterns of all routes, each once.
@@ -178,7 +206,7 @@ func (g *generator) routed() []string {
 func (g *generator) sourceConfig(f *jen.File, s *model.Source, name string) {
 	f.Line()
 	comment(f, fmt.Sprintf("%sConfig says how source %s reads a request.", name, s.Name))
-	f.Func().Id(name+"Config").Params().Qual(rtWebhook, "SourceConfig").Block(
+	f.Func().Id(name+"Config").Params(loggerParam()).Qual(rtWebhook, "SourceConfig").Block(
 		jen.Return(jen.Qual(rtWebhook, "SourceConfig").BlockFunc(func(group *jen.Group) {
 			member := func(name string, value jen.Code) { group.Id(name).Op(":").Add(value).Op(",") }
 			member("Name", jen.Lit(s.Name))
@@ -202,8 +230,11 @@ func (g *generator) sourceConfig(f *jen.File, s *model.Source, name string) {
 			if s.MaxBytes != 0 {
 				member("MaxBytes", jen.Lit(int(s.MaxBytes)))
 			}
+			member("Logger", jen.Id("logger"))
 		})))
 }
+
+func loggerParam() *jen.Statement { return jen.Id("logger").Op("*").Qual("log/slog", "Logger") }
 
 func literals(list []string) []jen.Code {
 	var codes []jen.Code

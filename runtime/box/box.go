@@ -1,0 +1,116 @@
+// Package box puts the parts of a service's outbox and inbox together. Generated
+// code calls it; services use the Box that generated code returns.
+package box
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+
+	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/outbox"
+)
+
+// A Process runs loops; *engine.Process is one.
+type Process interface {
+	// Run returns nil after ctx has ended and what was in flight is finished.
+	Run(ctx context.Context) error
+	// Nudge says that messages may be waiting. It never blocks.
+	Nudge()
+}
+
+// Config lists the parts of a Box.
+type Config struct {
+	Process Process
+	// Receivers take the messages of all sources.
+	Receivers []*inbox.Receiver
+	// Sources is the handler of all HTTP sources; nil means that there is none.
+	Sources http.Handler
+	// Running is where the Box is listed while it runs.
+	Running *Running
+}
+
+// A Box runs the relay, the pollers and the workers of a service. It is safe for
+// concurrent use, but runs once.
+type Box struct{ c Config }
+
+// New returns a Box. All parts but the sources are needed.
+func New(c Config) *Box {
+	if c.Sources == nil {
+		c.Sources = http.NotFoundHandler()
+	}
+	return &Box{c}
+}
+
+// Run runs everything until ctx ends, then finishes what is in flight. It
+// returns nil after a clean drain.
+func (b *Box) Run(ctx context.Context) error {
+	defer b.c.Running.add(b.c.Process)()
+	purge, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	errs := make([]error, len(b.c.Receivers)+1)
+	for i, r := range b.c.Receivers {
+		wg.Go(func() { errs[i+1] = r.Run(purge) })
+	}
+	errs[0] = b.c.Process.Run(ctx)
+	stop()
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// Receiver returns the handler of all HTTP sources, each at its path.
+func (b *Box) Receiver() http.Handler { return b.c.Sources }
+
+// Nudge says that messages may be waiting, for example after a commit. It never
+// blocks, and calling it too often is harmless.
+func (b *Box) Nudge() { b.c.Process.Nudge() }
+
+// Running is the set of processes of one generated package that run now. The
+// zero value is empty. It is safe for concurrent use.
+type Running struct {
+	mu        sync.Mutex
+	processes map[Process]bool
+}
+
+// add lists p and returns the function that takes it off the list.
+func (r *Running) add(p Process) (remove func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.processes == nil {
+		r.processes = map[Process]bool{}
+	}
+	r.processes[p] = true
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.processes, p)
+	}
+}
+
+// Nudge nudges every process of the set.
+func (r *Running) Nudge() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.processes {
+		p.Nudge()
+	}
+}
+
+// Nudging returns an appender that nudges the processes of the set after each
+// call of a that succeeded. The commit comes a little later; processes look
+// again for a moment.
+func (r *Running) Nudging(a outbox.Appender) outbox.Appender { return nudging{a, r} }
+
+type nudging struct {
+	outbox.Appender
+	running *Running
+}
+
+func (n nudging) Append(ctx context.Context, records []outbox.Record) error {
+	err := n.Appender.Append(ctx, records)
+	if err == nil {
+		n.running.Nudge()
+	}
+	return err
+}
