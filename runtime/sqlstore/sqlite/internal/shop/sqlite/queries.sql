@@ -221,7 +221,7 @@ DELETE FROM outbox AS x
  WHERE x.sequence IN (SELECT value FROM json_each(CAST(sqlc.arg('sequences') AS TEXT)))
    AND +x.destination = CAST(sqlc.arg('scope') AS INTEGER)
    AND +x.lane >= CAST(sqlc.arg('lo') AS INTEGER) AND +x.lane <= CAST(sqlc.arg('hi') AS INTEGER)
-RETURNING x.sequence;
+RETURNING sequence;
 
 -- OutboxHold records a failure of a message, so that its lane waits; 0 rows: the message is gone.
 -- name: OutboxHold :execrows
@@ -341,7 +341,7 @@ DELETE FROM inbox AS x
  WHERE x.sequence IN (SELECT value FROM json_each(CAST(sqlc.arg('sequences') AS TEXT)))
    AND +x.scope = CAST(sqlc.arg('scope') AS INTEGER)
    AND +x.lane >= CAST(sqlc.arg('lo') AS INTEGER) AND +x.lane <= CAST(sqlc.arg('hi') AS INTEGER)
-RETURNING x.sequence;
+RETURNING sequence;
 
 -- InboxHold records a failure of a message, so that its lane waits; 0 rows: the message is gone.
 -- name: InboxHold :execrows

@@ -388,7 +388,7 @@ DELETE FROM inbox AS x
  WHERE x.sequence IN (SELECT value FROM json_each(CAST(?1 AS TEXT)))
    AND +x.scope = CAST(?2 AS INTEGER)
    AND +x.lane >= CAST(?3 AS INTEGER) AND +x.lane <= CAST(?4 AS INTEGER)
-RETURNING x.sequence
+RETURNING sequence
 `
 
 type InboxRemoveParams struct {
@@ -1288,7 +1288,7 @@ DELETE FROM outbox AS x
  WHERE x.sequence IN (SELECT value FROM json_each(CAST(?1 AS TEXT)))
    AND +x.destination = CAST(?2 AS INTEGER)
    AND +x.lane >= CAST(?3 AS INTEGER) AND +x.lane <= CAST(?4 AS INTEGER)
-RETURNING x.sequence
+RETURNING sequence
 `
 
 type OutboxRemoveParams struct {
