@@ -25,26 +25,26 @@ type eventEntry struct {
 
 // resolveEvents resolves all events, in file order.
 func (r *resolver) resolveEvents() {
-	publisher := naming.NewScope(naming.PublisherNames...)
 	for i := range r.file.Events {
-		r.events = append(r.events, &eventEntry{event: r.event(&r.file.Events[i], publisher), name: r.file.Events[i].Name})
+		r.events = append(r.events, &eventEntry{event: r.event(&r.file.Events[i]), name: r.file.Events[i].Name})
 	}
 }
 
 // event resolves one event.
-func (r *resolver) event(e *schema.Event, publisher *naming.Scope) *model.Event {
+func (r *resolver) event(e *schema.Event) *model.Event {
 	what := fmt.Sprintf("event %q", e.Name.V)
 	out := &model.Event{Pos: e.Name.Pos, Topic: e.Name.V, Doc: cleanDoc(e.Doc.V), Replay: "free"}
 	if problem := topicProblem(e.Name.V, ""); problem != "" {
 		r.report(e.Name.Mark, "topic", "", "%s %s", what, problem)
+	} else {
+		out.GoName = r.goName(what, e.Name, e.GoName, naming.Event)
 	}
-	out.GoName = r.goName(what, e.Name, e.GoName, naming.Event)
 	r.word(e.Payload, what+": payload", "json", "binary")
 	out.Binary = e.Payload.V == "binary"
 	if r.word(e.Replay, what+": replay", "free", "approved", "never") {
 		out.Replay = e.Replay.V
 	}
-	r.claimEvent(e, out.GoName, what, publisher)
+	r.claimEvent(e, out.GoName, what)
 	sound := r.payload(e, out, what)
 	if e.Key != nil {
 		r.eventKey(e, out, sound)
@@ -54,11 +54,11 @@ func (r *resolver) event(e *schema.Event, publisher *naming.Scope) *model.Event 
 }
 
 // claimEvent takes the identifiers that generated code needs for an event.
-func (r *resolver) claimEvent(e *schema.Event, id, what string, publisher *naming.Scope) {
+func (r *resolver) claimEvent(e *schema.Event, id, what string) {
 	if id == "" {
 		return
 	}
-	if !r.claim(r.pkg, id, what, e.Name.Mark) || !r.claim(publisher, id, what, e.Name.Mark) {
+	if !r.claim(r.pkg, id, what, e.Name.Mark) || !r.claim(r.publisher, id, what, e.Name.Mark) {
 		return
 	}
 	r.claim(r.pkg, "Topic"+id, "the topic of "+what, e.Name.Mark)
@@ -91,7 +91,7 @@ func (r *resolver) payload(e *schema.Event, out *model.Event, what string) bool 
 		return false
 	}
 	var ok bool
-	out.Struct, ok = r.object(e.Fields, out.GoName, e.Name.V)
+	out.Struct, ok = r.object(e.Fields, out.GoName, what)
 	out.Struct.Doc = out.Doc
 	return ok
 }
@@ -161,7 +161,7 @@ func (r *resolver) explicitKey(e *schema.Event, out *model.Event, sound bool) {
 		r.report(use.Name.Mark, "key-field", "give it a go_type, or order it by a constant key", "event %q is binary and has no field that could fill key %q", e.Name.V, use.Name.V)
 		return
 	case len(use.Fields) != len(k.key.Parts):
-		r.report(use.Name.Mark, "key-field", partList(k.key), "key %q has %d parts, but %d fields are given", use.Name.V, len(k.key.Parts), len(use.Fields))
+		r.report(use.Name.Mark, "key-field", partList(k.key), "key %q takes %s, not %d", use.Name.V, fieldCount(len(k.key.Parts)), len(use.Fields))
 		return
 	}
 	out.Key = k.key
@@ -173,6 +173,17 @@ func (r *resolver) explicitKey(e *schema.Event, out *model.Event, sound bool) {
 		return
 	}
 	r.fill(e, out, use.Fields, sound)
+}
+
+// fieldCount spells a number of fields.
+func fieldCount(n int) string {
+	switch n {
+	case 0:
+		return "no field"
+	case 1:
+		return "one field"
+	}
+	return fmt.Sprintf("%d fields", n)
 }
 
 // partList spells the parts of a key, for hints.
@@ -291,7 +302,7 @@ func (r *resolver) fieldKey(e *schema.Event, out *model.Event, sound bool) {
 
 // implicitKey reports a key field whose key is not declared.
 func (r *resolver) implicitKey(at schema.Text, member *model.Field) {
-	hint := fmt.Sprintf("declare it: keys: {%s: {type: %s}}", member.Name, describe(model.Type{Kind: member.Type.Kind}))
+	hint := fmt.Sprintf("declare it: keys: {%s: {type: %s}}", member.Name, member.Type.Kind)
 	switch member.Type.Kind {
 	case model.Enum:
 		hint = fmt.Sprintf("declare it: keys: {%s: {enum: […]}}, and use %s as the field's type", member.Name, member.Name)
@@ -307,15 +318,7 @@ func (r *resolver) implicitKey(at schema.Text, member *model.Field) {
 // notScalar reports a key field whose type cannot order.
 func (r *resolver) notScalar(at schema.Text, member *model.Field) {
 	reason := keyReasons[member.Type.Kind]
-	r.report(at.Mark, "key-type", reason, "field %q is %s and cannot be a key", member.Name, article(describe(member.Type)))
-}
-
-// article puts a or nothing before a type.
-func article(s string) string {
-	if strings.HasPrefix(s, "a ") || strings.HasPrefix(s, "an ") || strings.HasPrefix(s, "[") {
-		return s
-	}
-	return "a " + s
+	r.report(at.Mark, "key-type", reason, "field %q has type %s and cannot be a key", member.Name, describe(member.Type))
 }
 
 // notAField reports a key that is no field of its event.
@@ -324,6 +327,7 @@ func (r *resolver) notAField(e *schema.Event, at schema.Text, isKey bool) {
 	for _, f := range e.Fields {
 		candidates = append(candidates, f.Name.V)
 	}
+	fields := slices.Clone(candidates)
 	hint := diag.DidYouMean(at.V, candidates)
 	for _, f := range e.Fields {
 		if isKey && f.Type.Form == schema.NameForm && f.Type.Name == at.V {
@@ -340,6 +344,9 @@ func (r *resolver) notAField(e *schema.Event, at schema.Text, isKey bool) {
 	}
 	if hint == "" && isKey {
 		hint = fmt.Sprintf("write key: {%s: field}", at.V)
+	}
+	if hint == "" && len(e.Fields) > 0 && len(e.Fields) <= 8 {
+		hint = "its fields are " + strings.Join(fields, ", ")
 	}
 	r.report(at.Mark, "key-field", hint, "key %q is not a field of %s", at.V, e.Name.V)
 }
@@ -395,7 +402,7 @@ func (r *resolver) fits(out *model.Event, name schema.Text, member *model.Field,
 			use = out.Key.Name
 		}
 		hint := fmt.Sprintf("give the field the type %s", use)
-		r.report(name.Mark, "key-mismatch", hint, "field %q is %s, but key %q takes %s", member.Name, article(describe(t)), out.Key.Name, want)
+		r.report(name.Mark, "key-mismatch", hint, "field %q has type %s, but key %q takes %s", member.Name, describe(t), out.Key.Name, want)
 	}
 }
 
@@ -486,7 +493,7 @@ func (r *resolver) versionMember(e *schema.Event, out *model.Event, rule string)
 			r.report(e.Key.Name.Mark, "version-field", "remove the ? from its type", "the version of key %q, $.%s, is optional in %s", out.Key.Name, rule, e.Name.V)
 			return
 		case last && member.Type.Kind != model.Int32 && member.Type.Kind != model.Int64:
-			r.report(e.Key.Name.Mark, "version-field", "use int64", "the version of key %q, $.%s, is %s in %s", out.Key.Name, rule, article(describe(member.Type)), e.Name.V)
+			r.report(e.Key.Name.Mark, "version-field", "use int64", "the version of key %q, $.%s, has type %s in %s", out.Key.Name, rule, describe(member.Type), e.Name.V)
 			return
 		case last:
 			out.VersionField, out.VersionPos = strings.Join(selector, "."), member.Pos

@@ -78,6 +78,7 @@ func (r *resolver) flowName(kind string, name, override schema.Text, folded map[
 	what := fmt.Sprintf("%s %q", kind, name.V)
 	if problem := nameProblem(name.V); problem != "" {
 		r.report(name.Mark, "name", "", "%s %s", what, problem)
+		return ""
 	}
 	lower := strings.ToLower(name.V)
 	if first, taken := folded[lower]; taken {
@@ -320,16 +321,7 @@ func (r *resolver) resolveCatalogs() {
 		c := &r.file.Catalogs[i]
 		what := fmt.Sprintf("catalog %q", c.Name.V)
 		out := model.Catalog{Pos: c.Name.Pos, Name: c.Name.V}
-		if problem := nameProblem(c.Name.V); problem != "" {
-			r.report(c.Name.Mark, "name", "", "%s %s", what, problem)
-		}
-		if out.GoName = r.goName(what, c.Name, schema.Text{}, naming.Exported); out.GoName != "" {
-			r.claim(r.pkg, out.GoName+"Publisher", "the publisher of "+what, c.Name.Mark)
-			r.claim(r.pkg, out.GoName+"Event", "the event interface of "+what, c.Name.Mark)
-			if err := r.catalogMethod(out.GoName, what, c.Name); err != nil {
-				r.report(c.Name.Mark, "name-collision", "rename the catalog", "%v", err)
-			}
-		}
+		out.GoName = r.catalogName(c.Name, what)
 		out.Events = r.selected(c.Events, what)
 		if len(out.Events) > 0 && !slices.ContainsFunc(out.Events, r.isRouted) {
 			r.report(c.Name.Mark, "catalog", "route one of them", "%s has no event that is routed and could be published", what)
@@ -338,15 +330,29 @@ func (r *resolver) resolveCatalogs() {
 	}
 }
 
-// catalogMethod checks that no publish method has the catalog's name.
-func (r *resolver) catalogMethod(id, what string, name schema.Text) error {
-	scope := naming.NewScope(naming.PublisherNames...)
-	for _, e := range r.events {
-		if e.event.GoName != "" {
-			_ = scope.Claim(e.event.GoName, naming.Use{What: fmt.Sprintf("event %q", e.event.Topic), Pos: e.name.Pos})
+// catalogName chooses the Go name of a catalog, which is also a method of the
+// publisher.
+func (r *resolver) catalogName(name schema.Text, what string) string {
+	if problem := nameProblem(name.V); problem != "" {
+		r.report(name.Mark, "name", "", "%s %s", what, problem)
+		return ""
+	}
+	id, err := naming.Exported(name.V)
+	if err != nil {
+		r.report(name.Mark, "go-name", "rename it", "%s has no Go name: %v", what, err)
+		return ""
+	}
+	use := naming.Use{What: what, Pos: name.Pos}
+	for _, err := range []error{
+		r.publisher.Claim(id, use),
+		r.pkg.Claim(id+"Publisher", naming.Use{What: "the publisher of " + what, Pos: name.Pos}),
+		r.pkg.Claim(id+"Event", naming.Use{What: "the event interface of " + what, Pos: name.Pos}),
+	} {
+		if err != nil {
+			r.report(name.Mark, "name-collision", "rename the catalog", "%v", err)
 		}
 	}
-	return scope.Claim(id, naming.Use{What: what, Pos: name.Pos})
+	return id
 }
 
 // isRouted reports whether a route names the event.
@@ -399,7 +405,7 @@ func (r *resolver) checkFlows() {
 // checkDense warns where a dead message leaves a gap that a versioned consumer
 // waits for.
 func (r *resolver) checkDense(d *model.Destination, at *schema.Destination) {
-	if d.Delivery.ParkDead {
+	if onDead := at.Delivery.OnDead; onDead.Set && onDead.V != "release" {
 		return
 	}
 	var keys []string

@@ -57,6 +57,7 @@ func (r *resolver) key(k *schema.Key) *keyEntry {
 	out := &model.Key{Pos: k.Name.Pos, Name: k.Name.V, Doc: cleanDoc(k.Doc.V), Aggregate: k.Aggregate.V, Prefix: k.Prefix.V, Const: k.Const.V}
 	if problem := nameProblem(k.Name.V); problem != "" {
 		r.report(k.Name.Mark, "name", "", "%s %s", what, problem)
+		return &keyEntry{key: out, broken: true}
 	}
 	if slices.Contains(scalars, model.Kind(k.Name.V)) {
 		r.report(k.Name.Mark, "key-name", "choose a name that says what it identifies", "%s has the name of a built-in type", what)
@@ -106,11 +107,11 @@ func (r *resolver) plain(t *schema.Type, kind schema.Text, out *model.Key, what 
 	if kind.Set && t.Form != schema.GoForm {
 		r.report(kind.Mark, "no-effect", "remove it", "%s: go_kind belongs to go_type", what)
 	}
-	resolved, ok := r.partType(t, out.GoName, what)
-	if ok && resolved.Kind == model.KeyRef {
+	if t.Form == schema.NameForm && slices.Contains(r.keyNames(), t.Name) && !slices.Contains(scalars, model.Kind(t.Name)) {
 		r.report(t.Mark, "key-type", "use the key itself, or a built-in type", "%s cannot have another key as its type", what)
 		return false
 	}
+	resolved, ok := r.partType(t, out.GoName, what)
 	out.Parts = []model.KeyPart{{GoName: "value", Type: resolved}}
 	return ok
 }
@@ -123,7 +124,7 @@ func (r *resolver) partType(t *schema.Type, goName, what string) (model.Type, bo
 	}
 	if t.Form == schema.ObjectForm || t.Form == schema.ListForm || t.Form == schema.MapForm {
 		kind := map[schema.Form]model.Kind{schema.ObjectForm: model.Object, schema.ListForm: model.List, schema.MapForm: model.Map}[t.Form]
-		r.report(t.Mark, "key-type", keyReasons[kind], "%s cannot be %s", what, describeForm(kind))
+		r.report(t.Mark, "key-type", keyReasons[kind], "%s cannot have type %s", what, kind)
 		return model.Type{}, false
 	}
 	resolved, ok := r.typ(t, nested, what)
@@ -134,19 +135,12 @@ func (r *resolver) partType(t *schema.Type, goName, what string) (model.Type, bo
 		r.report(t.Mark, "key-type", "remove the ?", "%s cannot be optional: an event without it would have no lane", what)
 		return resolved, false
 	case resolved.Kind != model.KeyRef && !isScalarKey(resolved.Kind):
-		r.report(t.Mark, "key-type", keyReasons[resolved.Kind], "%s cannot be a %s", what, resolved.Kind)
+		r.report(t.Mark, "key-type", keyReasons[resolved.Kind], "%s cannot have type %s", what, resolved.Kind)
 		return resolved, false
 	case resolved.Kind == model.Foreign:
 		return resolved, r.goKind(t, resolved.GoType, what)
 	}
 	return resolved, true
-}
-
-func describeForm(k model.Kind) string {
-	if k == model.Object {
-		return "an object"
-	}
-	return "a " + string(k)
 }
 
 // goKind fills in what a key's go_type is based on.

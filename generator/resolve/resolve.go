@@ -77,6 +77,7 @@ func Resolve(f *schema.File) (*model.Model, diag.List) {
 		file:         f,
 		model:        &model.Model{File: path.Base(f.Name)},
 		pkg:          naming.NewScope(naming.PackageNames...),
+		publisher:    naming.NewScope(naming.PublisherNames...),
 		config:       naming.NewScope(naming.ConfigNames...),
 		keys:         map[string]*keyEntry{},
 		sources:      map[string]bool{},
@@ -104,8 +105,9 @@ type resolver struct {
 	model *model.Model
 	found diag.List
 
-	pkg    *naming.Scope // identifiers of the events package
-	config *naming.Scope // fields of the service's configuration
+	pkg       *naming.Scope // identifiers of the events package
+	publisher *naming.Scope // methods of its publisher
+	config    *naming.Scope // fields of the service's configuration
 
 	keys         map[string]*keyEntry
 	events       []*eventEntry // in file order, the broken ones too

@@ -89,7 +89,7 @@ func (r *resolver) extraction(s *schema.Source, out *model.Source, what string, 
 	if r.word(s.AggregateIDMissing, what+": aggregate_id_missing", "reject", "unordered") {
 		out.AggregateIDMissing = s.AggregateIDMissing.V
 	}
-	if s.AggregateIDMissing.Set && len(s.AggregateIDPath) == 0 && !r.file.Faulty {
+	if slices.Contains([]string{"reject", "unordered"}, s.AggregateIDMissing.V) && len(s.AggregateIDPath) == 0 && !r.file.Faulty {
 		r.report(s.AggregateIDMissing.Mark, "no-effect", "add aggregate_id_path", "%s: aggregate_id_missing has no effect without aggregate_id_path", what)
 	}
 	for _, parts := range s.IdempotencyKeyPath {

@@ -64,11 +64,7 @@ func describe(t model.Type) string {
 	case model.List:
 		s = "[" + describe(*t.Elem) + "]"
 	case model.Map:
-		s = "a map"
-	case model.Object:
-		s = "an object"
-	case model.Enum:
-		s = "an enum"
+		s = "{map: " + describe(*t.Elem) + "}"
 	}
 	if t.Optional {
 		s += "?"
@@ -177,9 +173,9 @@ func (r *resolver) object(fields []schema.Field, goName, what string) (*model.St
 		if first, taken := jsonNames[strings.ToLower(f.Name.V)]; taken {
 			r.report(f.Name.Mark, "name-collision", "JSON decoders in Go do not tell case apart", "%s and field %q (line %d) differ only in case", whatField, first.V, first.Pos.Line)
 			ok = false
-		} else {
-			jsonNames[strings.ToLower(f.Name.V)] = f.Name
+			continue
 		}
+		jsonNames[strings.ToLower(f.Name.V)] = f.Name
 		id := r.goName(whatField, f.Name, f.GoName, naming.Exported)
 		nested := ""
 		if id == "" || !r.claim(goNames, id, whatField, f.Name.Mark) {
@@ -188,7 +184,9 @@ func (r *resolver) object(fields []schema.Field, goName, what string) (*model.St
 			nested = goName + id
 		}
 		t, typeOK := r.typ(&f.Type, nested, whatField)
-		ok = ok && typeOK
+		if !typeOK {
+			ok, t.Kind = false, "" // whoever looks at the field keeps quiet
+		}
 		if t.Struct != nil {
 			t.Struct.Doc = cleanDoc(f.Doc.V)
 		}

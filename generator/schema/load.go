@@ -48,12 +48,12 @@ func (l *loader) load(src []byte) *File {
 	if !l.checkBytes(src) {
 		return nil
 	}
-	root := l.parse(src)
-	if root == nil || !l.checkNodes(root, 0) {
+	document := l.parse(src)
+	if document == nil || !l.checkNodes(document, 0) {
 		return nil
 	}
 	file := new(File)
-	fileTable.read(l, root, "the schema", file)
+	fileTable.read(l, document, root, file)
 	return file
 }
 
@@ -189,8 +189,8 @@ func (l *loader) syntax(err error) {
 		m, hint = l.badColon(line, m), "check the indentation, or quote a value that contains \": \""
 	case strings.HasPrefix(message, "did not find expected key"):
 		hint = "check the indentation of this mapping and quote values that begin with a special character"
-	case strings.HasPrefix(message, "did not find expected"):
-		hint = "close the bracket or brace that begins here"
+	case strings.HasPrefix(message, "did not find expected ',' or"):
+		m, hint = l.badFlow(line, m)
 	case strings.Contains(message, "unexpected end of stream"):
 		hint = "a quote is not closed"
 	}
@@ -232,6 +232,27 @@ func (l *loader) badStart(line int, fallback Mark) (Mark, string) {
 		}
 	}
 	return fallback, "quote the value"
+}
+
+// optionalInFlow is a type such as string? where YAML cannot tell the question
+// mark from its own.
+var optionalInFlow = regexp.MustCompile(`[\pL\p{Nd}_]+\?(\s*[,}\]]|$)`)
+
+// badFlow explains a list or mapping in brackets that begins on a line.
+func (l *loader) badFlow(line int, fallback Mark) (Mark, string) {
+	for i := line; i <= min(line+20, len(l.lines)); i++ {
+		s := l.lines[i-1]
+		if at := optionalInFlow.FindStringIndex(s); at != nil {
+			word := s[at[0] : at[0]+strings.IndexByte(s[at[0]:], '?')+1]
+			column := utf8.RuneCountInString(s[:at[0]]) + 1
+			m := Mark{Pos: model.Pos{Line: i, Column: column}, Length: utf8.RuneCountInString(word)}
+			return m, fmt.Sprintf("inside {…} and […], quote it: %q", word)
+		}
+		if i == line && strings.ContainsAny(s, "[{") {
+			fallback.Pos.Column = utf8.RuneCountInString(s[:strings.IndexAny(s, "[{")]) + 1
+		}
+	}
+	return fallback, "close the bracket or brace, and quote values that contain one"
 }
 
 // badColon finds the second ": " of a line, or its first one.

@@ -37,8 +37,19 @@ type property[T any] struct {
 // prop declares a property that a reader fills.
 func prop[T, V any](name, doc string, r reader[V], member func(*T) *V) property[T] {
 	return property[T]{name: name, doc: doc, json: r.json, read: func(l *loader, _, value *yaml.Node, what string, t *T) {
-		r.read(l, value, what+": "+name, member(t))
+		r.read(l, value, within(what, name), member(t))
 	}}
+}
+
+// root is what messages call the outermost mapping.
+const root = "the schema"
+
+// within names a key of something in messages.
+func within(what, key string) string {
+	if what == root {
+		return key
+	}
+	return what + ": " + key
 }
 
 // must makes a property required.
@@ -187,7 +198,7 @@ func entries[T any](kind string, name func(*T) *Text, value func() reader[T]) re
 			for i := 0; i+1 < len(n.Content); i += 2 {
 				key := n.Content[i]
 				var t T
-				if !l.nameOf(key, "a name of "+kind, name(&t)) {
+				if !l.nameOf(key, "the name of "+article(kind), name(&t)) {
 					continue
 				}
 				if before := first[key.Value]; before != nil {
@@ -195,12 +206,24 @@ func entries[T any](kind string, name func(*T) *Text, value func() reader[T]) re
 					continue
 				}
 				first[key.Value] = key
-				value().read(l, n.Content[i+1], fmt.Sprintf("%s %q", kind, shorten(key.Value)), &t)
+				label := fmt.Sprintf("%s %q", kind, shorten(key.Value))
+				if owner, nested := strings.CutSuffix(what, ": fields"); nested {
+					label += " of " + owner
+				}
+				value().read(l, n.Content[i+1], label, &t)
 				*list = append(*list, t)
 			}
 		},
 		json: func() object { return object{"type": "object", "additionalProperties": value().json()} },
 	}
+}
+
+// article puts a or an before a word.
+func article(word string) string {
+	if strings.ContainsRune("aeiou", rune(word[0])) {
+		return "an " + word
+	}
+	return "a " + word
 }
 
 // sequence reads a list of things.

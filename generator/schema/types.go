@@ -204,8 +204,10 @@ var keyUse = reader[*KeyUse]{
 			return
 		}
 		oneOrMore.read(l, n.Content[1], what+": "+use.Name.V, &use.Fields)
-		if len(use.Fields) > 0 {
-			*v = use
+		if given := n.Content[1]; given.Kind != yaml.SequenceNode || len(use.Fields) == len(given.Content) {
+			if len(use.Fields) > 0 {
+				*v = use
+			}
 		}
 	},
 	json: func() object {
