@@ -9,6 +9,7 @@ import (
 	"context"
 	"path"
 	"slices"
+	"sync"
 
 	"github.com/lanebox/lanebox/generator/diag"
 	"github.com/lanebox/lanebox/generator/dialect"
@@ -90,24 +91,25 @@ func SQL(name string, src []byte) (*Result, diag.List, error) {
 	return &Result{Model: m, Files: sorted(files)}, found, nil
 }
 
-// emit makes the files of a model.
+// emit makes the files of a model. Nearly all the time goes into sqlc, so the Go
+// code is rendered meanwhile.
 func emit(ctx context.Context, m *model.Model, o Options) ([]output.File, error) {
 	files, err := sqlcode.Emit(m)
 	if err != nil {
 		return nil, err
 	}
+	var bindings []output.File
+	var sqlcErr error
+	var running sync.WaitGroup
 	if !o.SkipSQLC {
-		bindings, err := compile(ctx, m, files)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, bindings...)
+		running.Go(func() { bindings, sqlcErr = compile(ctx, m, files) })
 	}
 	code, err := gocode.Emit(m)
-	if err != nil {
+	running.Wait()
+	if err := cmp.Or(err, sqlcErr); err != nil {
 		return nil, err
 	}
-	return sorted(append(files, code...)), nil
+	return sorted(slices.Concat(files, bindings, code)), nil
 }
 
 // compile runs sqlc on the SQL and compares its code with the query model.

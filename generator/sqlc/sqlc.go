@@ -109,6 +109,11 @@ func runChild(ctx context.Context, dir, root string) error {
 	cmd := exec.CommandContext(ctx, self, "generate", "--no-remote")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), childVariable+"=1", "SQLCDEBUG=", "SQLCEXPERIMENT=", "SQLC_AUTH_TOKEN=")
+	if os.Getenv("GOGC") == "" {
+		// The child allocates a lot and ends soon: collecting less is a fifth of its
+		// time.
+		cmd.Env = append(cmd.Env, "GOGC=400")
+	}
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Run(); err != nil {
