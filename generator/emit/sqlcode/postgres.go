@@ -29,7 +29,8 @@ type postgresSQL struct {
 	Destinations []postgresDestination
 	Sources      []postgresSource
 	Scopes       []Scope
-	ScopeNumbers string // an integer[] literal
+	ScopeNumbers string // an integer[] literal of all scopes
+	Leased       string // the same of those that have lanes
 	Keyed, Dense string // text[] literals of topics; "" when there are none
 	FanOut       bool   // a topic may go to several destinations
 
@@ -61,12 +62,16 @@ type postgresQueue struct {
 // A Scope is a row of lane_scope.
 type Scope struct {
 	Number int32
-	Kind   string // "destination", "source" or "push"
+	Kind   string // "destination", "source", "push" or "push source"
 	Name   string
 }
 
-// Scopes returns the scopes of m: destinations, pull sources, and one for all
-// push sources together when there is any.
+// Leased reports whether the scope has lanes of its own. A push source has none:
+// it is listed so that its removal is noticed.
+func (s Scope) Leased() bool { return s.Kind != "push source" }
+
+// Scopes returns the scopes of m: destinations, pull sources, push sources, and
+// the one scope of all push sources together when there is any.
 func Scopes(m *model.Model) []Scope {
 	var scopes []Scope
 	for _, d := range m.Destinations {
@@ -74,9 +79,11 @@ func Scopes(m *model.Model) []Scope {
 	}
 	push := false
 	for _, s := range m.Sources {
+		kind := "push source"
 		if s.Pull {
-			scopes = append(scopes, Scope{s.Number, "source", s.Name})
+			kind = "source"
 		}
+		scopes = append(scopes, Scope{s.Number, kind, s.Name})
 		push = push || !s.Pull
 	}
 	if push {
@@ -243,14 +250,23 @@ func newPostgresSQL(m *model.Model, forSQLC bool) postgresSQL {
 		s := &m.Sources[i]
 		data.Sources = append(data.Sources, postgresSource{s.Number, sourceScope(s), s.Name})
 	}
-	var numbers []string
-	for _, s := range data.Scopes {
-		numbers = append(numbers, fmt.Sprint(s.Number))
-	}
-	data.ScopeNumbers = "'{" + strings.Join(numbers, ",") + "}'::integer[]"
+	data.ScopeNumbers = postgresNumbers(data.Scopes, func(Scope) bool { return true })
+	data.Leased = postgresNumbers(data.Scopes, Scope.Leased)
 	data.Keyed = postgresTopics(m, func(e *model.Event) bool { return e.Key != nil })
 	data.Dense = postgresTopics(m, func(e *model.Event) bool { return e.Key != nil && e.Key.Version.Dense })
 	return data
+}
+
+// postgresNumbers returns the numbers of the scopes that match as an integer[]
+// literal.
+func postgresNumbers(scopes []Scope, match func(Scope) bool) string {
+	var numbers []string
+	for _, s := range scopes {
+		if match(s) {
+			numbers = append(numbers, fmt.Sprint(s.Number))
+		}
+	}
+	return "'{" + strings.Join(numbers, ",") + "}'::integer[]"
 }
 
 // fansOut reports whether a topic may go to more than one destination.

@@ -3,19 +3,15 @@ package sqlcode
 import d "github.com/lanebox/lanebox/generator/dialect"
 
 // postgresQueries returns the query model of PostgreSQL, in the order of
-// queries.sql. binary says that the outbox stores bytes.
-func postgresQueries(binary bool) []Query {
-	payload, payloads := d.Text, d.Texts
-	if binary {
-		payload, payloads = d.Bytes, d.Bytess
-	}
+// queries.sql. Payloads are bytes in every query, whatever the outbox stores.
+func postgresQueries() []Query {
 	leases := []any{"buckets", d.Int16s, "tokens", d.Int64s}
 	fence := append(leases, "scope", d.Int32, "owner", d.Text)
 	queries := []Query{
 		{Name: "OutboxPublish", Kind: Exec, Params: fields("keys", d.Texts, "ids", d.UUIDs, "topics", d.Texts,
-			"payloads", payloads, "headers", d.Texts, "versions", d.Int64s)},
+			"payloads", d.Bytess, "headers", d.Texts, "versions", d.Int64s)},
 		{Name: "OutboxPublishOne", Kind: Exec, Params: fields("id", d.UUID, "key", d.Text, "topic", d.Text,
-			"payload", payload, "headers", d.Text, "version", d.Int64)},
+			"payload", d.Bytes, "headers", d.Text, "version", d.Int64)},
 		{Name: "LaneAcquire", Kind: Many,
 			Params:  fields("owner", d.Text, "ttl", d.Duration, "scope", d.Int32, "max_free", d.Int64),
 			Columns: fields("bucket", d.Int16, "lo", d.Int64, "hi", d.Int64, "token", d.Int64, "crashed", d.Bool)},
@@ -29,11 +25,12 @@ func postgresQueries(binary bool) []Query {
 		{Name: "LaneLeave", Kind: Exec, Params: fields("owner", d.Text)},
 		{Name: "LaneFence", Kind: Many, Params: fields(fence...), Columns: fields("bucket", d.Int16)},
 	}
-	queries = append(queries, postgresQueueQueries("Outbox", "key", "topic", payload)...)
-	queries = append(queries, postgresQueueQueries("Inbox", "aggregate_id", "event_type", d.Bytes)...)
+	queries = append(queries, postgresQueueQueries("Outbox", "key", "topic")...)
+	queries = append(queries, postgresQueueQueries("Inbox", "aggregate_id", "event_type")...)
 	return append(queries,
 		Query{Name: "OutboxTryLocks", Kind: Many, Params: fields("keys", d.Texts),
 			Columns: fields("key", d.Text, "locked", d.Bool)},
+		Query{Name: "OutboxWaitLocks", Kind: Exec, Params: fields("keys", d.Texts)},
 		Query{Name: "InboxTake", Kind: Many, Params: fields("lanes", d.Int64s, "sequences", d.Int64s, "scope", d.Int32),
 			Columns: fields("lane", d.Int64, "sequence", d.Int64)},
 		Query{Name: "InboxComplete", Kind: One,
@@ -55,12 +52,12 @@ func postgresQueries(binary bool) []Query {
 
 // postgresQueueQueries returns the queries that outbox and inbox share under
 // their own names.
-func postgresQueueQueries(name, key, topic string, payload d.Type) []Query {
+func postgresQueueQueries(name, key, topic string) []Query {
 	inbox := name == "Inbox"
 	row := []any{"bucket", d.Int16, "lane", d.Int64, "sequence", d.Int64, "stop", d.Int64, "attempts", d.Int32, "held", d.Bool,
-		"due_ms", d.Int64, "id", d.UUID, key, d.Text, topic, d.Text, "payload", payload, "headers", d.Text, "version", d.Int64,
+		"due_ms", d.Int64, "id", d.UUID, key, d.Text, topic, d.Text, "payload", d.Bytes, "headers", d.Text, "version", d.Int64,
 		"created_at", d.Time}
-	dead := []any{"sequence", d.Int64, "id", d.UUID, key, d.Text, topic, d.Text, "payload", payload, "headers", d.Text,
+	dead := []any{"sequence", d.Int64, "id", d.UUID, key, d.Text, topic, d.Text, "payload", d.Bytes, "headers", d.Text,
 		"version", d.Int64, "attempts", d.Int32, "reason", d.Text, "last_error", d.Text, "created_at", d.Time, "died_at", d.Time}
 	if inbox {
 		row = append(row, "source", d.Int32, "idempotency_key", d.Text)
@@ -74,7 +71,7 @@ func postgresQueueQueries(name, key, topic string, payload d.Type) []Query {
 		{Name: name + "SettleDone", Kind: One,
 			Params: fields("scope", d.Int32, "buckets", d.Int16s, "tokens", d.Int64s, "owner", d.Text, "lanes", d.Int64s,
 				"sequences", d.Int64s),
-			Columns: fields("leased", d.Int16s, "removed", d.Int64s, "parked", d.Int64s)},
+			Columns: fields("leased", d.Int16s, "changed", d.Int64s, "parked", d.Int64s)},
 		{Name: name + "Settle", Kind: One,
 			Params: fields("scope", d.Int32, "buckets", d.Int16s, "tokens", d.Int64s, "owner", d.Text, "lanes", d.Int64s,
 				"sequences", d.Int64s, "outcomes", d.Int16s, "attempts", d.Int32s, "delays", d.Durations, "reasons", d.Texts,

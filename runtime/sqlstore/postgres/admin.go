@@ -1,0 +1,132 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/lane"
+)
+
+// A DeadLetter is a message that was given up on.
+type DeadLetter struct {
+	Message event.Message
+	// Attempts is the number of recorded deliveries.
+	Attempts      int
+	Reason, Error string
+	DiedAt        time.Time
+}
+
+// deadLettersPage is the number of dead letters read at once.
+const deadLettersPage = 500
+
+// queueOf returns the queries of the queue that a scope belongs to.
+func (s *Store) queueOf(scope lane.Scope) QueueQueries {
+	if s.c.Destinations[scope] {
+		return s.direct.Outbox()
+	}
+	return s.direct.Inbox()
+}
+
+// DeadLetters lists the dead letters of a scope in the order of their sequence.
+func (s *Store) DeadLetters(ctx context.Context, scope lane.Scope) ([]DeadLetter, error) {
+	var letters []DeadLetter
+	for after := int64(0); ; after = letters[len(letters)-1].Message.Sequence {
+		page, err := s.DeadLettersAfter(ctx, scope, after, deadLettersPage)
+		if err != nil {
+			return nil, err
+		}
+		letters = append(letters, page...)
+		if len(page) < deadLettersPage {
+			return letters, nil
+		}
+	}
+}
+
+// DeadLettersAfter lists at most max dead letters of a scope whose sequence is
+// above after.
+func (s *Store) DeadLettersAfter(ctx context.Context, scope lane.Scope, after int64, max int) ([]DeadLetter, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := s.queueOf(scope).DeadLetters(ctx, DeadLettersParams{Scope: int32(scope), After: after, MaxRows: int64(max)})
+	if err != nil {
+		return nil, Classify("list dead letters", err)
+	}
+	letters := make([]DeadLetter, len(rows))
+	for i, r := range rows {
+		letters[i] = DeadLetter{
+			Message: event.Message{ID: event.UUID(r.ID.Bytes), Sequence: r.Sequence, Topic: r.Topic, Key: r.Key, Payload: r.Payload,
+				Headers: decodeHeaders(r.Headers), Version: r.Version, CreatedAt: r.CreatedAt, Source: s.c.Sources[r.Source],
+				IdempotencyKey: r.IdempotencyKey},
+			Attempts: int(r.Attempts), Reason: r.Reason, Error: r.LastError, DiedAt: r.DiedAt,
+		}
+	}
+	return letters, nil
+}
+
+// Replay puts dead letters back at the end of their lanes, in their old order,
+// with their old ids and new sequences, under the locks of their keys. It
+// returns how many it put back; one that somebody else replayed at the same
+// time is not counted.
+func (s *Store) Replay(ctx context.Context, scope lane.Scope, ids ...event.UUID) (int, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	p := ReplayParams{Scope: int32(scope), IDs: make([]pgtype.UUID, len(ids))}
+	for i, id := range ids {
+		p.IDs[i] = uuid(id)
+	}
+	var replayed []pgtype.UUID
+	err := retry(ctx, func() (err error) {
+		replayed, err = s.queueOf(scope).Replay(ctx, p)
+		return Classify("replay", err)
+	})
+	return len(replayed), err
+}
+
+// ParkKey stops the deliveries of one key until ReleaseKey; what is in flight
+// may still finish.
+func (s *Store) ParkKey(ctx context.Context, scope lane.Scope, key, reason string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	return Classify("park", s.queueOf(scope).Park(ctx, ParkParams{Scope: int32(scope), Key: key, Reason: cleanText(reason)}))
+}
+
+// ReleaseKey ends every park of a key: the operator's and that of an exhausted
+// message at its head, whose attempts start again. A retry that was due later
+// still is. The reason is not recorded.
+func (s *Store) ReleaseKey(ctx context.Context, scope lane.Scope, key, reason string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	_, err := s.queueOf(scope).Unpark(ctx, UnparkParams{Scope: int32(scope), Key: key})
+	return Classify("release", err)
+}
+
+// Counts is what is in one scope.
+type Counts struct {
+	Scope lane.Scope
+	// Kind is "destination", "source" or "push".
+	Kind, Name string
+	// Waiting counts all messages in the queue, Retrying and Parked the holds
+	// among them, Dead the dead letters.
+	Waiting, Retrying, Parked, Dead int
+	// Oldest is the age of the oldest waiting message; 0 when none waits.
+	Oldest time.Duration
+}
+
+// Counts counts what is in every scope. It reads the tables from end to end.
+func (s *Store) Counts(ctx context.Context) ([]Counts, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := s.direct.Counts(ctx)
+	if err != nil {
+		return nil, Classify("count", err)
+	}
+	counts := make([]Counts, len(rows))
+	for i, r := range rows {
+		counts[i] = Counts{Scope: lane.Scope(r.Scope), Kind: r.Kind, Name: r.Name, Waiting: int(r.Waiting), Retrying: int(r.Retrying),
+			Parked: int(r.Parked), Dead: int(r.Dead), Oldest: time.Duration(r.OldestMs) * time.Millisecond}
+	}
+	return counts, nil
+}

@@ -1,0 +1,94 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/inbox"
+)
+
+// Receive implements inbox.ReceiveStore. Storing is one statement. Messages that
+// it left out are compared afterwards: only a later statement is sure to see the
+// receipt of a transaction that it waited for.
+func (s *Store) Receive(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming) ([]inbox.Disposition, error) {
+	if len(messages) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	p := receiveParams(source, messages)
+	var positions []int64
+	err := retry(ctx, func() (err error) {
+		positions, err = s.direct.Receive(ctx, p)
+		return Classify("receive", err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.dispositions(ctx, p, positions)
+}
+
+func receiveParams(source inbox.SourceRef, messages []inbox.Incoming) ReceiveParams {
+	n := len(messages)
+	p := ReceiveParams{
+		IdempotencyKeys: make([]string, n), Digests: make([][]byte, n), IDs: make([]pgtype.UUID, n), AggregateIDs: make([]string, n),
+		EventTypes: make([]string, n), Payloads: make([][]byte, n), Headers: make([]string, n), Versions: make([]int64, n),
+		Scope: int32(source.Scope), Source: source.Number,
+	}
+	for i := range messages {
+		m := &messages[i]
+		digest := sha256.Sum256(m.Payload)
+		p.IdempotencyKeys[i], p.Digests[i], p.IDs[i], p.AggregateIDs[i] = m.IdempotencyKey, digest[:], uuid(event.NewUUID()), m.AggregateID
+		p.EventTypes[i], p.Payloads[i], p.Headers[i], p.Versions[i] = m.EventType, notNil(m.Payload), encodeHeaders(m.Headers), m.Version
+	}
+	return p
+}
+
+// dispositions says what became of each message, given the positions (from 1)
+// of those that were stored.
+func (s *Store) dispositions(ctx context.Context, p ReceiveParams, positions []int64) ([]inbox.Disposition, error) {
+	ds := make([]inbox.Disposition, len(p.IdempotencyKeys))
+	for i := range ds {
+		ds[i] = inbox.Duplicate
+	}
+	for _, position := range positions {
+		ds[position-1] = inbox.Stored
+	}
+	if len(positions) == len(ds) {
+		return ds, nil
+	}
+	var left []string
+	for i, d := range ds {
+		if d != inbox.Stored {
+			left = append(left, p.IdempotencyKeys[i])
+		}
+	}
+	rows, err := s.direct.Digests(ctx, DigestsParams{Source: p.Source, IdempotencyKeys: left})
+	if err != nil {
+		return nil, Classify("compare duplicates", err)
+	}
+	digests := make(map[string][]byte, len(rows))
+	for _, r := range rows {
+		digests[r.IdempotencyKey] = r.Digest
+	}
+	for i, d := range ds {
+		digest, known := digests[p.IdempotencyKeys[i]]
+		if d == inbox.Duplicate && known && !bytes.Equal(digest, p.Digests[i]) {
+			ds[i] = inbox.Conflict
+		}
+	}
+	return ds, nil
+}
+
+// PurgeReceipts implements inbox.ReceiveStore.
+func (s *Store) PurgeReceipts(ctx context.Context, source inbox.SourceRef, retention time.Duration, max int) (int, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	n, err := s.direct.PurgeReceipts(ctx, PurgeReceiptsParams{Source: source.Number, Age: retention, MaxRows: int64(max)})
+	return int(n), Classify("purge receipts", err)
+}
