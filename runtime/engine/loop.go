@@ -44,14 +44,15 @@ type Loop struct {
 	machine *schedule.Machine
 
 	cancels   map[uint64]context.CancelFunc // used by the loop's goroutine alone
-	waiting   context.Context               // of the wait for the gate; ends with the loop
+	waiting   context.Context               // of idle goroutines; ends with the loop
+	jobs      chan job                      // takes a job only while a worker is idle
 	stop      context.CancelFunc
 	abandoned []event.Message
 }
 
 // NewLoop returns a loop for NewProcess.
 func NewLoop(c Config) *Loop {
-	l := &Loop{config: c, policy: c.Policy.WithDefaults(), cancels: map[uint64]context.CancelFunc{}}
+	l := &Loop{config: c, policy: c.Policy.WithDefaults(), cancels: map[uint64]context.CancelFunc{}, jobs: make(chan job)}
 	l.inbox.signal = make(chan struct{}, 1)
 	l.batch, _ = c.Deliverer.(lane.BatchDeliverer)
 	return l
@@ -282,7 +283,30 @@ func (l *Loop) launch(d schedule.Deliver) {
 		go l.sendBatch(ctx, []schedule.Deliver{d})
 		return
 	}
-	go l.send(ctx, d)
+	select {
+	case l.jobs <- job{ctx, d}: // a worker is idle
+	default:
+		go l.work(job{ctx, d})
+	}
+}
+
+// A job is one delivery for a worker.
+type job struct {
+	ctx context.Context
+	d   schedule.Deliver
+}
+
+// work delivers one run after the other: a goroutine whose stack has grown is
+// worth keeping. There are never more than lanes in flight.
+func (l *Loop) work(j job) {
+	for {
+		l.send(j.ctx, j.d)
+		select {
+		case j = <-l.jobs:
+		case <-l.waiting.Done():
+			return
+		}
+	}
 }
 
 // send delivers one run and posts the answer.
@@ -416,7 +440,7 @@ func (b *inbox) take(inputs []schedule.Input) []schedule.Input {
 	defer b.mu.Unlock()
 	if len(b.answers) > 0 {
 		inputs = append(inputs, schedule.Answered(b.answers))
-		clear(b.spare[:cap(b.spare)])
+		clear(b.spare)
 		b.answers, b.spare = b.spare[:0], b.answers
 	}
 	inputs = append(inputs, b.others...)
