@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 	"unicode/utf8"
 
+	"github.com/lanebox/lanebox/runtime/engine"
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/outbox"
@@ -20,6 +20,8 @@ import (
 // A RelayConfig describes the relay of a service: it moves the messages of all
 // push sources to the outbox.
 type RelayConfig[Tx any] struct {
+	// Name stands in logs and events; empty means "relay".
+	Name  string
 	Scope lane.Scope
 	Store lane.Store
 	Push  PushStore[Tx]
@@ -58,6 +60,21 @@ const (
 	maxBusyLanes = 10_000
 )
 
+// relayRun is how many messages of an aggregate are moved together by default.
+const relayRun = 64
+
+// NewRelay returns the loop that moves the messages of all push sources to the
+// outbox. It runs as part of an engine.Process.
+func NewRelay[Tx any](c RelayConfig[Tx]) *engine.Loop {
+	setDefault(&c.Name, "relay")
+	setDefault(&c.Policy.MaxRun, relayRun)
+	config := engine.Config{Name: c.Name, Scope: c.Scope, Store: c.Store, Policy: c.Policy}
+	if c.Push != nil { // otherwise the process refuses to start
+		config.Deliverer = newRelay(c)
+	}
+	return engine.NewLoop(config)
+}
+
 // relay is the BatchDeliverer of the push scope.
 type relay[Tx any] struct {
 	c     RelayConfig[Tx]
@@ -88,9 +105,7 @@ func (r *relay[Tx]) mapMessage(ctx context.Context, tx Tx, m Raw) (records []out
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			records, err = nil, fmt.Errorf("mapping hook of %s panicked: %v", m.Source, p)
-			r.c.Logger.ErrorContext(ctx, "mapping hook panicked", "source", m.Source, "type", m.Topic,
-				"message_id", m.ID.String(), "panic", p, "stack", string(debug.Stack()))
+			records, err = nil, panicked(ctx, r.c.Logger, "mapping hook panicked", m, p)
 		}
 	}()
 	records, err = hook(event.WithHandled(ctx, m), tx, m)

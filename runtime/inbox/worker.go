@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lanebox/lanebox/runtime/engine"
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/schedule"
@@ -55,6 +56,17 @@ type WorkerConfig[Tx any] struct {
 	// Logger receives the stacks of panics; nil means slog.Default().
 	Logger *slog.Logger
 	Policy schedule.Policy
+}
+
+// NewWorker returns the loop that handles a pull source's messages, one at a
+// time per aggregate. It runs as part of an engine.Process.
+func NewWorker[Tx any](c WorkerConfig[Tx]) *engine.Loop {
+	c.Policy.MaxRun = 1 // each message has a transaction, and an outcome, of its own
+	config := engine.Config{Name: c.Name, Scope: c.Scope, Store: c.Store, Policy: c.Policy}
+	if c.Pull != nil { // otherwise the process refuses to start
+		config.Deliverer = newWorker(c)
+	}
+	return engine.NewLoop(config)
 }
 
 // worker is the Deliverer of a pull source: it runs handlers in transactions.
@@ -125,16 +137,23 @@ func (w *worker[Tx]) transact(ctx context.Context, owner string, row lane.Row, l
 	}
 }
 
-// call runs h and turns a panic into an error.
+// call runs h and turns a panic into an error, so that its transaction is
+// rolled back like that of any failure.
 func (w *worker[Tx]) call(ctx context.Context, tx Tx, m Raw, h Handler[Tx]) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("handler of %s panicked: %v", m.Topic, p)
-			w.c.Logger.ErrorContext(ctx, "handler panicked", "source", w.c.Name, "type", m.Topic,
-				"message_id", m.ID.String(), "panic", p, "stack", string(debug.Stack()))
+			err = panicked(ctx, w.c.Logger, "handler panicked", m, p)
 		}
 	}()
 	return h(ctx, tx, m)
+}
+
+// panicked logs a panic with its stack and returns it as an error.
+func panicked(ctx context.Context, logger *slog.Logger, what string, m Raw, value any) error {
+	err := &engine.PanicError{Value: value, Stack: debug.Stack()}
+	logger.ErrorContext(ctx, what, "source", m.Source, "type", m.Topic, "message_id", m.ID.String(),
+		"sequence", m.Sequence, "panic", fmt.Sprint(value), "stack", string(err.Stack))
+	return err
 }
 
 // errGapTimeout is why a message that reported a gap for too long is dead.

@@ -1,113 +1,67 @@
 package storetest
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
+	"strings"
 	"sync/atomic"
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/lane"
+	"github.com/lanebox/lanebox/runtime/ordertest"
 	"github.com/lanebox/lanebox/runtime/outbox"
 )
 
-// A ledger is what the destinations know, kept apart from the store: who holds
-// which key, what came first, and how often.
-type ledger struct {
-	mu      sync.Mutex
-	holders map[string]string   // by key
-	first   map[string][]string // by key
-	times   map[string]int      // by payload
-	faults  []error
-}
-
-func newLedger() *ledger {
-	return &ledger{holders: map[string]string{}, first: map[string][]string{}, times: map[string]int{}}
-}
-
-// claim notes that owner has fetched rows: until it lets them go nobody else
-// may fetch anything of their keys.
-func (l *ledger) claim(owner string, rows []lane.Row) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, r := range rows {
-		if other := l.holders[r.Message.Key]; r.Message.Key != "" && other != "" && other != owner {
-			l.faults = append(l.faults, fmt.Errorf("%s fetched key %s while %s held it", owner, r.Message.Key, other))
-		}
-		l.holders[r.Message.Key] = owner
-	}
-}
-
-func (l *ledger) letGo(rows []lane.Row) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, r := range rows {
-		delete(l.holders, r.Message.Key)
-	}
-}
-
-// deliver notes a delivery that the destination accepted.
-func (l *ledger) deliver(m event.Message) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.times[string(m.Payload)]++; l.times[string(m.Payload)] == 1 {
-		l.first[m.Key] = append(l.first[m.Key], string(m.Payload))
-	}
-}
-
 // hammer lets writers and claimers loose on one destination: claimers refuse
 // messages, die in the middle of a page, and settle long after they were
-// replaced. The ledger judges.
+// replaced. Package ordertest judges.
 func hammer[Tx any](e *env[Tx]) {
 	writers, perWriter, claimers := 4, 60, 3
 	if e.features.Short {
 		perWriter = 15
 	}
-	var j journal
-	book := newLedger()
-	var writing atomic.Int64
+	check := ordertest.New()
+	var writing, accepted, unsettled atomic.Int64
 	writing.Store(int64(writers))
-	var repeats atomic.Int64
 	parallel(e, writers+claimers, func(i int) error {
 		random := rand.New(rand.NewPCG(uint64(i), 3))
 		if i < writers {
 			defer writing.Add(-1)
-			return e.hammerWriter(&j, random, perWriter)
+			return e.hammerWriter(check, random, perWriter)
 		}
 		for life := 0; ; life++ {
-			c := &hammerer[Tx]{owner: e.owner(fmt.Sprintf("c%d-%d", i, life), Warehouse), random: random, book: book, repeats: &repeats}
-			done, err := c.live(func() bool { return writing.Load() == 0 })
+			h := &hammerer[Tx]{
+				owner:  e.owner(fmt.Sprintf("c%d-%d", i, life), Warehouse),
+				random: random, check: check, accepted: &accepted, unsettled: &unsettled,
+			}
+			done, err := h.live(func() bool { return writing.Load() == 0 })
 			if done || err != nil {
 				return err
 			}
 		}
 	})
-	e.check(errors.Join(book.faults...))
-	total, delivered := 0, 0
-	for key, sent := range j.entries {
-		total += len(sent)
-		got := book.first[key]
-		if key == "" {
-			slices.Sort(got)
-			slices.Sort(sent)
-		}
-		want(e, "first deliveries of key "+key, got, sent)
-	}
-	for _, n := range book.times {
-		delivered += n
-	}
-	if over := int64(delivered - total); over > repeats.Load() {
-		e.Errorf("%d repeats; only %d messages were unsettled when a claimer died", over, repeats.Load())
+	report := check.Report()
+	e.check(report.Err())
+	if repeats := accepted.Load() - int64(report.Delivered); repeats != unsettled.Load() {
+		e.Errorf("%d repeats; %d messages were unsettled when their claimer died", repeats, unsettled.Load())
 	}
 	if rows := e.claimer("after", Warehouse).pass(); len(rows) > 0 {
 		e.Errorf("left over: %s", payloads(rows))
 	}
 }
 
+// ledgerID gives a payload an identity that does not depend on who stored it: a
+// plain writer does not choose ids.
+func ledgerID(payload []byte) event.UUID {
+	sum := sha256.Sum256(payload)
+	return event.UUID(sum[:16])
+}
+
 // hammerWriter publishes on few keys, by both writers, and rolls back at times.
-func (e *env[Tx]) hammerWriter(j *journal, random *rand.Rand, n int) error {
+func (e *env[Tx]) hammerWriter(check *ordertest.Checker, random *rand.Rand, n int) error {
 	rollback := errors.New("rolled back on purpose")
 	for range n {
 		key := []string{"hot", "hot", "a", "b", "c", "d", "e", "f", "g", ""}[random.IntN(10)]
@@ -125,8 +79,8 @@ func (e *env[Tx]) hammerWriter(j *journal, random *rand.Rand, n int) error {
 						return err
 					}
 				}
-				if !undo {
-					j.add(r)
+				if !undo { // the key is locked until the commit: this is its order
+					check.Published(r.Key, ledgerID(r.Payload))
 				}
 			}
 			if undo {
@@ -144,9 +98,10 @@ func (e *env[Tx]) hammerWriter(j *journal, random *rand.Rand, n int) error {
 // hammerer is one life of a claimer.
 type hammerer[Tx any] struct {
 	*owner[Tx]
-	random  *rand.Rand
-	book    *ledger
-	repeats *atomic.Int64
+	random    *rand.Rand
+	check     *ordertest.Checker
+	accepted  *atomic.Int64 // deliveries that were accepted
+	unsettled *atomic.Int64 // those of them that their claimer did not settle
 }
 
 // live claims and delivers until nothing is left after the last write (true),
@@ -172,11 +127,16 @@ func (h *hammerer[Tx]) live(written func() bool) (bool, error) {
 		if last && len(rows) == 0 && len(leases) == 0 {
 			return true, h.store.Release(e.ctx, h.name, h.leases)
 		}
-		h.book.claim(h.name, rows)
+		done, retry, end := h.deliver(rows)
+		h.accepted.Add(int64(len(done)))
 		if len(rows) > 0 && h.random.IntN(12) == 0 {
+			h.unsettled.Add(int64(len(done)))
+			end()
 			return false, h.die(rows)
 		}
-		if err := h.deliver(rows, true); err != nil {
+		err = h.settleAll(done, retry)
+		end()
+		if err != nil {
 			return false, err
 		}
 		if h.random.IntN(6) == 0 { // hand everything over
@@ -188,47 +148,61 @@ func (h *hammerer[Tx]) live(written func() bool) (bool, error) {
 	}
 }
 
-// deliver hands rows to the ledger and settles them all, or fails to.
-func (h *hammerer[Tx]) deliver(rows []lane.Row, settle bool) error {
-	refused := map[int64]bool{} // lanes whose head was refused
-	var done, retry []lane.Row
-	for _, r := range rows {
-		if refused[r.Lane] && r.Message.Key != "" {
+// deliver hands rows over, a key's rows as one run, and refuses some. The rows
+// are in flight until end is called.
+func (h *hammerer[Tx]) deliver(rows []lane.Row) (done, retry []lane.Row, end func()) {
+	// A lane that came by twice in one pass has more rows further behind.
+	slices.SortStableFunc(rows, func(a, b lane.Row) int { return strings.Compare(a.Message.Key, b.Message.Key) })
+	var ends []func()
+	for len(rows) > 0 {
+		n := 1
+		for rows[0].Message.Key != "" && n < len(rows) && rows[n].Message.Key == rows[0].Message.Key {
+			n++
+		}
+		var run []event.Message
+		for _, r := range rows[:n] {
+			m := r.Message
+			m.ID = ledgerID(m.Payload)
+			run = append(run, m)
+		}
+		landed, accepted := h.check.Begin(h.name, run...), 0
+		for accepted < n && h.random.IntN(10) > 0 {
+			accepted++
+		}
+		done = append(done, rows[:accepted]...)
+		if accepted < n {
+			retry = append(retry, rows[accepted])
+		}
+		ends = append(ends, func() { landed(accepted) })
+		rows = rows[n:]
+	}
+	return done, retry, func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// settleAll records what was delivered; a live owner is never fenced.
+func (h *hammerer[Tx]) settleAll(done, retry []lane.Row) error {
+	for outcome, rows := range map[lane.Outcome][]lane.Row{lane.Done: done, lane.Retry: retry} {
+		if len(rows) == 0 {
 			continue
 		}
-		if h.random.IntN(10) > 0 {
-			h.book.deliver(r.Message)
-			done = append(done, r)
-		} else {
-			refused[r.Lane] = true
-			retry = append(retry, r)
-		}
-	}
-	if !settle {
-		h.repeats.Add(int64(len(done)))
-		return nil
-	}
-	defer h.book.letGo(rows)
-	for outcome, rows := range map[lane.Outcome][]lane.Row{lane.Done: done, lane.Retry: retry} {
 		result, err := h.trySettle(outcome, nil, rows...)
 		if err != nil {
 			return err
 		}
 		if len(result.Fenced) > 0 || len(result.Gone) > 0 {
-			return fmt.Errorf("a live owner's settlement answered %+v", result)
+			return fmt.Errorf("the settlement of a live owner answered %+v", result)
 		}
 	}
 	return nil
 }
 
-// die delivers a part of a page and ends the leases. Sometimes the dead owner
-// settles all the same, long after: what was taken over must not change.
+// die ends the leases in the middle of a page. Sometimes the dead owner settles
+// all the same, long after: what was taken over must not change.
 func (h *hammerer[Tx]) die(rows []lane.Row) error {
-	part := rows[:h.random.IntN(len(rows)+1)]
-	if err := h.deliver(part, false); err != nil {
-		return err
-	}
-	h.book.letGo(rows)
 	if err := h.e.ExpireLeases(h.e.ctx, h.scope, h.name); err != nil {
 		return err
 	}
