@@ -2,7 +2,7 @@ package naming
 
 // PackageNames are the exported identifiers of the generated events package that
 // do not come from the schema.
-var PackageNames = []string{"Event", "Publisher", "NewPublisher", "WithKey", "Keyed"}
+var PackageNames = []string{"Event", "Publisher", "NewPublisher", "WithKey", "Keyed", "PushSources", "Routed"}
 
 // PublisherNames are the methods of a generated publisher that do not come from
 // the schema; no event and no catalog can have these names.

@@ -48,7 +48,7 @@ func (r *resolver) resolveSources() {
 
 // claimSource takes the identifiers that generated code needs for a source.
 func (r *resolver) claimSource(s *schema.Source, out *model.Source, what string) {
-	config, pkg := []string{out.GoName}, []string{"Source", "SourceRef", "SourceAccepts"}
+	config, pkg := []string{out.GoName}, []string{"Source", "Receiver"}
 	if out.Type == "http" {
 		config = append(config, out.GoName+"Verifier")
 		pkg = append(pkg, "SourceConfig")

@@ -5,6 +5,7 @@ package box
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 
@@ -29,6 +30,9 @@ type Config struct {
 	Sources http.Handler
 	// Running is where the Box is listed while it runs.
 	Running *Running
+	// Start is called first by Run, which returns its error; nil means that
+	// nothing is to be checked.
+	Start func(ctx context.Context) error
 }
 
 // A Box runs the relay, the pollers and the workers of a service. It is safe for
@@ -46,6 +50,11 @@ func New(c Config) *Box {
 // Run runs everything until ctx ends, then finishes what is in flight. It
 // returns nil after a clean drain.
 func (b *Box) Run(ctx context.Context) error {
+	if b.c.Start != nil {
+		if err := b.c.Start(ctx); err != nil {
+			return fmt.Errorf("start: %w", err)
+		}
+	}
 	defer b.c.Running.add(b.c.Process)()
 	purge, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup

@@ -15,7 +15,7 @@ import (
 // check finds what would make the generated code wrong or not compile. The
 // resolver has refused most of it with better words; this is the last line.
 func (g *generator) check() error {
-	c := &checker{g: g, pkg: naming.NewScope(append([]string{"Keyed", "PushSources", "Routed"}, naming.PackageNames...)...)}
+	c := &checker{g: g, pkg: naming.NewScope(naming.PackageNames...)}
 	c.keys()
 	c.events()
 	c.types()

@@ -22,6 +22,9 @@ type wiring struct {
 	// waker returns the lane.Waker; migrate is the function of package migrate.
 	waker   func() *jen.Statement
 	migrate string
+	// start returns a function that refuses a database at the start of Run; nil
+	// if there is nothing to refuse.
+	start func() *jen.Statement
 }
 
 func (g *generator) postgres(f *jen.File) {
@@ -33,7 +36,13 @@ func (g *generator) postgres(f *jen.File) {
 		inTx: func(fn *jen.Statement) *jen.Statement {
 			return jen.Qual(pgx, "BeginFunc").Call(jen.Id("ctx"), jen.Id("pool"), fn)
 		},
-		waker: func() *jen.Statement { return jen.Qual(rtPostgres, "NewWaker").Call(jen.Id("pool")) },
+		waker: func() *jen.Statement {
+			return jen.Qual(rtPostgres, "NewWaker").Call(jen.Id("pool"), jen.Lit(g.m.Database.Schema), jen.Lit(g.m.Database.Prefix))
+		},
+		start: func() *jen.Statement {
+			return jen.Func().Params(jen.Id("ctx").Qual("context", "Context")).Error().Block(
+				jen.Return(jen.Qual(rtPostgres, "CheckIsolation").Call(jen.Id("ctx"), jen.Id("pool"))))
+		},
 	}
 	w.render(f)
 }
@@ -210,6 +219,9 @@ func (w *wiring) constructor(f *jen.File) {
 		parts := jen.Qual(rtBox, "Config").BlockFunc(func(group *jen.Group) {
 			group.Id("Process").Op(":").Id("process").Op(",")
 			group.Id("Running").Op(":").Op("&").Id("running").Op(",")
+			if w.start != nil {
+				group.Id("Start").Op(":").Add(w.start()).Op(",")
+			}
 			if receivers != nil {
 				group.Id("Receivers").Op(":").Index().Op("*").Qual(rtInbox, "Receiver").Values(receivers...).Op(",")
 			}
@@ -291,7 +303,7 @@ func (w *wiring) loops(f *jen.File) {
 					member("Name", jen.Lit(s.Name)),
 					member("Scope", w.events(s.GoName+"Source")),
 					member("Store", jen.Id("store").Dot(s.GoName+"Source").Call()),
-					member("Pull", jen.Id("store")),
+					member("Pull", jen.Id("store").Dot(s.GoName+"Source").Call()),
 					member("Handlers", w.events("Handle"+s.GoName).Call(jen.Id("c").Dot(s.GoName))),
 					logger,
 					member("Policy", w.events(s.GoName+"SourcePolicy").Call()),
@@ -304,7 +316,7 @@ func (w *wiring) relay(member func(string, *jen.Statement) jen.Code, logger jen.
 	members := []jen.Code{
 		member("Scope", w.events("PushSources")),
 		member("Store", jen.Id("store").Dot("Push").Call()),
-		member("Push", jen.Id("store")),
+		member("Push", jen.Id("store").Dot("Push").Call()),
 		member("Routed", w.events("Routed")),
 	}
 	var hooks []jen.Code
