@@ -11,7 +11,9 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/lanebox/lanebox/generator/diag"
+	"github.com/lanebox/lanebox/generator/model"
 	"github.com/lanebox/lanebox/generator/resolve"
+	"github.com/lanebox/lanebox/generator/schema"
 )
 
 var update = flag.Bool("update", false, "write what the corpus should say")
@@ -63,10 +65,20 @@ func runArchive(t *testing.T, path string, ok bool) {
 	}
 }
 
+// load loads and resolves a schema and returns all findings.
+func load(src []byte) (*model.Model, diag.List) {
+	file, found := schema.Load("lanebox.yaml", src)
+	if file == nil {
+		return nil, found
+	}
+	m, more := resolve.Resolve(file)
+	return m, append(found, more...).Sorted()
+}
+
 // resolveCase returns what a schema should come out as.
 func resolveCase(t *testing.T, src []byte, ok bool, name string) string {
 	t.Helper()
-	m, found := resolve.Load("lanebox.yaml", src)
+	m, found := load(src)
 	checkPositions(t, src, found)
 	var b bytes.Buffer
 	if err := found.Text(&b, src); err != nil {

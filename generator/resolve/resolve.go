@@ -59,17 +59,6 @@ import (
 	"github.com/lanebox/lanebox/generator/schema"
 )
 
-// Load reads and resolves a schema. The list holds every finding, sorted; the
-// model is nil if one of them is an error.
-func Load(name string, src []byte) (*model.Model, diag.List) {
-	file, found := schema.Load(name, src)
-	if file == nil {
-		return nil, found
-	}
-	m, more := Resolve(file)
-	return m, append(found, more...).Sorted()
-}
-
 // Resolve returns the model of a schema, or nil if the list holds an error or the
 // file is faulty. The list is sorted and does not repeat what loading found.
 func Resolve(f *schema.File) (*model.Model, diag.List) {

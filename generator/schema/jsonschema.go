@@ -26,7 +26,7 @@ func JSONSchema() []byte {
 		"fields":               fieldsReader().json(),
 		"type": object{"description": typeDoc, "anyOf": []any{
 			object{"type": "string", "minLength": 1},
-			object{"type": "array", "minItems": 1, "maxItems": 1, "items": typeJSON()},
+			listJSON(),
 			object{"$ref": "#/$defs/" + typeTable.title},
 		}},
 	}

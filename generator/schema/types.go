@@ -112,6 +112,11 @@ func foreignSpelling(s string) string {
 	return ""
 }
 
+// listJSON describes [T].
+func listJSON() object {
+	return object{"type": "array", "minItems": 1, "maxItems": 1, "items": typeJSON()}
+}
+
 // typeJSON describes a type expression.
 func typeJSON() object { return object{"$ref": "#/$defs/type"} }
 
@@ -119,7 +124,7 @@ func typeJSON() object { return object{"$ref": "#/$defs/type"} }
 func fieldsReader() reader[[]Field] {
 	return entries("field", func(f *Field) *Text { return &f.Name }, func() reader[Field] {
 		return reader[Field]{read: readField, json: func() object {
-			return object{"anyOf": []any{object{"type": "string", "minLength": 1}, listOf(typeJSON()), object{"$ref": "#/$defs/field"}}}
+			return object{"anyOf": []any{object{"type": "string", "minLength": 1}, listJSON(), object{"$ref": "#/$defs/field"}}}
 		}}
 	})
 }
