@@ -2,6 +2,7 @@ package sqlcode
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -43,6 +44,7 @@ type postgresDestination struct {
 	Number int32
 	Name   string
 	Match  string
+	Last   bool
 }
 
 // postgresSource is one source with the scope its messages belong to.
@@ -242,10 +244,13 @@ func newPostgresSQL(m *model.Model, forSQLC bool) postgresSQL {
 		Scope: "scope", Key: "aggregate_id", Topic: "event_type", Payload: "bytea"}
 	for i := range m.Destinations {
 		if match := postgresMatch(m, &m.Destinations[i]); match != "" {
-			data.Destinations = append(data.Destinations, postgresDestination{m.Destinations[i].Number, m.Destinations[i].Name, match})
+			data.Destinations = append(data.Destinations, postgresDestination{Number: m.Destinations[i].Number, Name: m.Destinations[i].Name, Match: match})
 		}
 	}
-	slices.SortFunc(data.Destinations, func(a, b postgresDestination) int { return int(a.Number) - int(b.Number) })
+	slices.SortFunc(data.Destinations, func(a, b postgresDestination) int { return cmp.Compare(a.Number, b.Number) })
+	if n := len(data.Destinations); n > 0 {
+		data.Destinations[n-1].Last = true
+	}
 	for i := range m.Sources {
 		s := &m.Sources[i]
 		data.Sources = append(data.Sources, postgresSource{s.Number, sourceScope(s), s.Name})
