@@ -15,9 +15,9 @@ func checkCommand() command {
 		args:    "[--format text|json|github] [schema]",
 		summary: "find every mistake in a schema, without generating",
 		help: `Reads the schema (a file, or a folder with a lanebox.yaml; by default the
-lanebox.yaml in the working directory) and reports all its mistakes at once, each
-with file, line and column and with what to write instead. The exit status is 1
-if there is an error; warnings alone leave it at 0.
+lanebox.yaml in the working directory) and reports all its mistakes at once,
+each with file, line and column and with what to write instead. The exit status
+is 1 if there is an error; warnings alone leave it at 0.
 
 Check needs no Go module and no database. To see whether the generated files
 are current, use lanebox generate --check.`,

@@ -123,11 +123,13 @@ func printDone(w io.Writer, s source, m *model.Model, done []output.Done) {
 		if d.Action == output.Emptied {
 			about = "no longer generated; emptied, since go generate still looks for it: delete it"
 		}
-		if rel, ok := strings.CutPrefix(d.Path, path.Clean(m.Go.Out)+"/"); ok && d.Action == output.Wrote {
+		if rel, ok := strings.CutPrefix(d.Path, path.Clean(m.Go.Out)+"/"); ok && d.Action != output.Emptied {
 			folder, _, nested := strings.Cut(rel, "/")
-			about = contents[rel]
 			if nested {
-				name, about = path.Join(m.Go.Out, folder)+"/…", contents[folder]
+				name, rel = path.Join(m.Go.Out, folder)+"/…", folder
+			}
+			if d.Action == output.Wrote {
+				about = contents[rel]
 			}
 		}
 		what := string(d.Action) + " " + display(s, name)
@@ -144,7 +146,7 @@ func printDone(w io.Writer, s source, m *model.Model, done []output.Done) {
 	}
 	for _, l := range lines {
 		if l.files > 1 {
-			l.about = strings.TrimSuffix(fmt.Sprintf("%d files: %s", l.files, l.about), ": ")
+			l.about = strings.TrimSuffix(count(l.files, "file")+": "+l.about, ": ")
 		}
 		fmt.Fprintln(w, strings.TrimSpace(l.what+strings.Repeat(" ", width-len([]rune(l.what))+4)+l.about))
 	}

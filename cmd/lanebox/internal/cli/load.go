@@ -72,12 +72,27 @@ func isFile(name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
+// importPath returns the import path of the output folder. That folder must not
+// lie outside of the module that the schema belongs to: nothing there is ours.
+func (s source) importPath(out string) (string, error) {
+	root, modulePath, err := gomod.Find(s.dir())
+	if err != nil {
+		return "", err
+	}
+	dir, err := filepath.Abs(filepath.Join(s.dir(), filepath.FromSlash(out)))
+	if err != nil {
+		return "", err
+	}
+	if rel, err := filepath.Rel(root, dir); err != nil || !filepath.IsLocal(rel) {
+		return "", fmt.Errorf("%s: go.out %q lies outside of module %s in %s", s.name, out, modulePath, root)
+	}
+	return gomod.ImportPath(dir)
+}
+
 // generate runs the generator on a schema. Findings are printed to c.stderr; if
 // any is an error, generate returns errFound.
 func (c *call) generate(ctx context.Context, s source, o generator.Options) (*generator.Result, error) {
-	o.Import = func(out string) (string, error) {
-		return gomod.ImportPath(filepath.Join(s.dir(), filepath.FromSlash(out)))
-	}
+	o.Import = s.importPath
 	result, findings, err := generator.Generate(ctx, s.name, s.data, o)
 	if err := findings.Text(c.stderr, s.data); err != nil {
 		return nil, err

@@ -38,15 +38,16 @@ transaction under a lock, so that several processes may migrate at once, and an
 error leaves the database as it was.
 
 The database is a URL, postgres://user@host/name, or the path of an SQLite file,
-which may be written sqlite:path. It is given by --db or by ` + databaseVariable + `; the latter
-keeps passwords out of the list of processes.
+which may be written sqlite:path. It is given by --db or by ` + databaseVariable + `; the
+variable keeps passwords out of the list of processes.
 
-A table of the same name that lanebox did not make is refused, and so is a schema
-that no longer has a destination or source for which messages still wait.
+A table of the same name that lanebox did not make is refused, and so is a
+schema without a destination or source for which messages still wait.
 
 With --dry-run the same happens and is undone; the SQL is printed. Without a
-database, --dry-run prints all SQL of all dialects. The files can also be applied
-with goose, tern or by hand: they lie in the output folder, <dialect>/migrations.`,
+database, --dry-run prints all SQL of all dialects. The files can also be
+applied with goose, tern or by hand: they lie in the output folder, in
+<dialect>/migrations.`,
 		flags: func(f *flag.FlagSet) {
 			f.StringVar(&db, "db", "", "`URL` or SQLite file; default: $"+databaseVariable)
 			f.BoolVar(&dryRun, "dry-run", false, "change nothing; print the SQL that would be applied")
