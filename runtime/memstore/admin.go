@@ -234,3 +234,22 @@ func (db *DB) MakeDue(n lane.Scope) {
 		}
 	}
 }
+
+// Remove deletes a waiting message, as an operator's skip does, whoever has
+// fetched it. It does nothing when there is no such message.
+func (db *DB) Remove(_ context.Context, n lane.Scope, id event.UUID) error {
+	sc, err := db.scope("remove", n)
+	if err != nil {
+		return err
+	}
+	defer db.mu.Unlock()
+	for l, rows := range sc.lanes {
+		for _, r := range rows {
+			if r.message.ID == id {
+				sc.remove(l, r.message.Sequence)
+				return nil
+			}
+		}
+	}
+	return nil
+}
