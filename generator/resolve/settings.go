@@ -128,12 +128,16 @@ func schemaProblem(s string) string {
 	return ""
 }
 
+// lineEnds turns every character that some reader takes for a line end into LF.
+var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n", "\v", "\n", "\f", "\n")
+
 // cleanDoc makes a description safe to print line by line behind a comment mark,
 // whatever it contains.
 func cleanDoc(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	s = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n", "\v", "\n", "\f", "\n").Replace(s)
-	lines := strings.Split(s, "\n")
+	if s == "" {
+		return ""
+	}
+	lines := strings.Split(lineEnds.Replace(strings.ToValidUTF8(s, "\uFFFD")), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(strings.Map(func(c rune) rune {
 			switch {

@@ -143,7 +143,7 @@ func (t *table[T]) read(l *loader, n *yaml.Node, what string, v *T) {
 // unknownKey reports a key that a mapping does not have.
 func (l *loader) unknownKey(key *yaml.Node, what, explanation string, names []string) {
 	hint := explanation
-	if hint == "" {
+	if hint == "" && len(l.found) < maxFound {
 		hint = diag.OneOf(key.Value, names)
 	}
 	l.report(l.mark(key), "unknown-key", hint, "unknown key %q in %s", key.Value, what)
