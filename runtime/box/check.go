@@ -41,7 +41,7 @@ func Distinct(endpoints ...Endpoint) error {
 	var errs []error
 	for _, e := range endpoints {
 		a, ok := e.Destination.(outbox.Addressed)
-		if !ok || !e.Keyed || a.Address() == "" {
+		if !ok || !e.Keyed || Required(e.Name, a) != nil || a.Address() == "" {
 			continue
 		}
 		if other, taken := first[a.Address()]; taken {

@@ -26,3 +26,10 @@ func ParseKeyText[V any, P interface {
 	err := P(&v).UnmarshalText(text)
 	return v, err
 }
+
+// StringKey compiles only if T is based on string. Generated code asserts with
+// it that a key's own type is what the schema says.
+func StringKey[T ~string]() {}
+
+// IntKey compiles only if T is based on int64 or int; see StringKey.
+func IntKey[T ~int64 | ~int]() {}

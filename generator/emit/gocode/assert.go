@@ -21,7 +21,9 @@ func (g *generator) assertions(f *jen.File) {
 		"a mistake at its place in the schema.")
 	for i := range g.m.Keys {
 		for _, p := range g.m.Keys[i].Parts {
-			g.assertType(f, p.Type)
+			if p.Type.Kind == model.Foreign {
+				g.assertKey(f, p.Type)
+			}
 		}
 	}
 	for i := range g.m.Events {
@@ -42,6 +44,17 @@ func (g *generator) assertType(f *jen.File, t model.Type) {
 		f.Line()
 		f.Var().Id("_").Add(g.located(t.GoType))
 	}
+}
+
+// assertKey asserts that a key's own type is based on what the schema says: a
+// conversion alone would turn a number into a character.
+func (g *generator) assertKey(f *jen.File, t model.Type) {
+	name := "IntKey"
+	if foreignText(t) {
+		name = "StringKey"
+	}
+	f.Line()
+	f.Var().Id("_").Op("=").Qual(rtEvent, name).Index(jen.Op(g.line(t.GoType.Pos)).Add(g.located(t.GoType)))
 }
 
 // located is a go_type behind the place where the schema names it.
