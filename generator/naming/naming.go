@@ -137,6 +137,9 @@ func Parameter(name string) string {
 		return "value"
 	}
 	id := strings.ToLower(words[0]) + join(words[1:])
+	if token.IsExported(id) {
+		return "value" // a capital without a small form
+	}
 	if token.IsKeyword(id) || shadowed[id] {
 		id += "Value"
 	}
