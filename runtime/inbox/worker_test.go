@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,9 +81,12 @@ func TestWorkerSortsErrors(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
+				var mu sync.Mutex
 				calls, discarded := map[string]int{}, 0
 				h := func(ctx context.Context, tx *memstore.Tx, m inbox.Raw) error {
+					mu.Lock()
 					calls[m.Key]++
+					mu.Unlock()
 					if m.Key == "healthy" {
 						return nil
 					}
