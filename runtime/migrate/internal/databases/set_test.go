@@ -1,4 +1,4 @@
-package migrate_test
+package databases_test
 
 import (
 	"errors"
