@@ -190,8 +190,8 @@ type GoType struct {
 	Kind Kind
 }
 
-// A Source is where inbox messages come from. Names of sources and destinations
-// are distinct among each other, since both become fields of one Config.
+// A Source is where inbox messages come from. A pull source's GoName differs from
+// those of destinations, since both become fields of one Config.
 type Source struct {
 	Pos  Pos
 	Name string

@@ -43,8 +43,8 @@
 //
 // Go names follow package naming; go_name overrides one. A nested type is called
 // after its parent: OrderPlacedAddress for field address of order.placed.v1.
-// Names of sources and destinations are distinct among each other, since both
-// become fields of the service's configuration.
+// A pull source and a destination cannot have one name, since both become fields
+// of the service's configuration.
 package resolve
 
 import (

@@ -48,12 +48,14 @@ func (r *resolver) resolveSources() {
 
 // claimSource takes the identifiers that generated code needs for a source.
 func (r *resolver) claimSource(s *schema.Source, out *model.Source, what string) {
-	config, pkg := []string{out.GoName}, []string{"Source", "Receiver"}
+	var config []string
+	pkg := []string{"Source", "Receiver"}
 	if out.Type == "http" {
 		config = append(config, out.GoName+"Verifier")
 		pkg = append(pkg, "SourceConfig")
 	}
 	if out.Pull {
+		config = append(config, out.GoName)
 		pkg = append(pkg, "Handler", "SourcePolicy")
 	}
 	if out.Map && !out.Pull {

@@ -190,6 +190,9 @@ func (r *resolver) object(fields []schema.Field, goName, what string) (*model.St
 		if t.Struct != nil {
 			t.Struct.Doc = cleanDoc(f.Doc.V)
 		}
+		if t.Enum != nil {
+			t.Enum.Doc = cleanDoc(f.Doc.V)
+		}
 		s.Fields = append(s.Fields, model.Field{Pos: f.Name.Pos, Name: f.Name.V, GoName: id, Doc: cleanDoc(f.Doc.V), Type: t})
 	}
 	return s, ok
