@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -30,6 +31,8 @@ type world struct {
 	t     testing.TB
 	db    *memstore.DB
 	check *ordertest.Checker
+
+	running []*replica
 
 	mu     sync.Mutex
 	dead   map[string]bool // owners whose process was killed
@@ -224,6 +227,21 @@ func (r *replica) start() {
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(context.Background())
 	go func() { r.ended <- r.process.Run(ctx) }()
+	r.w.running = append(r.w.running, r)
+}
+
+// abort ends a test that has failed.
+func (w *world) abort() {
+	w.end()
+	w.t.FailNow()
+}
+
+// end kills everybody; what still waits is of no interest.
+func (w *world) end() {
+	for _, r := range w.running {
+		r.kill()
+	}
+	time.Sleep(time.Hour) // everything stops by itself
 }
 
 // shutdown stops the replica and returns what Run returned.
@@ -264,7 +282,8 @@ func (w *world) await(limit time.Duration, what string, done func() bool) time.D
 	start := time.Now()
 	for !done() {
 		if time.Since(start) > limit {
-			w.t.Fatalf("not within %v: %s; %d waiting, %d delivered\n%v", limit, what, len(w.db.Waiting(shop)), w.check.Delivered(), w.check.Report().Err())
+			w.t.Errorf("not within %v: %s; %d waiting, %d delivered\n%v", limit, what, len(w.db.Waiting(shop)), w.check.Delivered(), w.check.Report().Err())
+			w.abort()
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
@@ -311,3 +330,24 @@ func (w *world) held() map[string]int {
 }
 
 func sorted[K comparable](m map[K]int) []int { return slices.Sorted(maps.Values(m)) }
+
+// onAppend publishes n messages on few keys and without key.
+func (w *world) onAppend(random *rand.Rand, n int) {
+	w.mu.Lock()
+	fault := w.fault
+	w.fault = nil // publishing is not what is tested
+	w.mu.Unlock()
+	for range n {
+		if k := random.IntN(25); k == 0 {
+			w.publish("")
+		} else {
+			w.publish(fmt.Sprint("k", k))
+		}
+	}
+	w.onCall(fault)
+}
+
+// acquireAll asks for every bucket.
+func acquireAll(owner string) lane.AcquireParams {
+	return lane.AcquireParams{Owner: owner, MaxFree: 1000, TTL: 15 * time.Second}
+}

@@ -204,7 +204,7 @@ func (p *Process) keep(ctx context.Context, g *group) {
 	fails := 0
 	for {
 		asked := time.Now()
-		renew := asked.Sub(renewed)+interval >= third
+		renew := asked.Sub(renewed) >= third-interval
 		err := p.keepOnce(ctx, g, renew)
 		switch {
 		case err == nil:

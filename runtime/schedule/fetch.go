@@ -24,11 +24,11 @@ func (m *Machine) wakeAll() {
 
 // look fetches when lanes are free to be delivered and something may wait.
 func (m *Machine) look() {
-	if m.draining || !m.fetchCall.free(m.now) || m.ready.len() >= m.policy.Concurrency {
+	if m.draining || !m.fetchCall.free(m.now) {
 		return
 	}
-	if m.circuit.open && m.ready.len()+m.suspects.len() > 0 {
-		return // one lane is enough for the next probe
+	if m.circuit.open && (m.fresh() || m.ready.len() >= maxPage) || !m.circuit.open && m.ready.len() >= m.policy.Concurrency {
+		return // enough to go on with
 	}
 	cursors := m.cursors[:0]
 	for _, b := range m.order {

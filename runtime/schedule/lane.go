@@ -120,8 +120,7 @@ func (m *Machine) enqueue(l *laneState) {
 // start hands over what may start.
 func (m *Machine) start() {
 	for m.ready.len() > 0 && m.room() > 0 {
-		l, _ := m.ready.pop()
-		if m.take(l) {
+		if l := m.nextReady(); m.take(l) {
 			m.launch(l, m.runLength(l))
 		}
 	}

@@ -114,7 +114,7 @@ func (m *Machine) verdict(f *flight, a Answer) {
 	}
 	if accepted > 0 {
 		l.busy = 0
-		m.closeCircuit()
+		m.closeCircuit(l.ref)
 	}
 	if accepted == len(f.rows) {
 		return
@@ -194,9 +194,9 @@ func (m *Machine) fail(f *flight, r *lane.Row, err error, a Answer) {
 		attempts++
 	}
 	if class == event.Permanent {
-		m.closeCircuit()
+		m.closeCircuit(f.l.ref)
 	} else {
-		m.failedLane(f, after, err)
+		m.failedLane(f, class, after, err)
 	}
 	switch {
 	case class == event.Permanent:
