@@ -19,7 +19,7 @@ func service(t *testing.T, model *model.Model) *module {
 	m.writeFiles(emit(t, model))
 	m.copyDir("testdata/service/orders", "orders")
 	m.copyDir("testdata/service/carriers", "go-carriers/v2")
-	m.copyDir("testdata/service/stores", "internal/events")
+	fakeStores(m, model)
 	return m
 }
 

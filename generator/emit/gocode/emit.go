@@ -10,6 +10,7 @@ package gocode
 import (
 	"bytes"
 	"fmt"
+	"go/format"
 	"path"
 
 	"github.com/dave/jennifer/jen"
@@ -59,12 +60,33 @@ func Emit(m *model.Model) ([]output.File, error) {
 
 func (g *generator) render(name string, body func(*jen.File)) ([]byte, error) {
 	f := g.newFile(path.Dir(name))
+	f.NoFormat = true // settle does it
 	body(f)
 	var b bytes.Buffer
 	if err := f.Render(&b); err != nil {
 		return nil, fmt.Errorf("render %s: %w", name, err)
 	}
-	return b.Bytes(), nil
+	source, err := settle(b.Bytes())
+	if err != nil {
+		return nil, fmt.Errorf("format %s: %w", name, err)
+	}
+	return source, nil
+}
+
+// settle formats source until formatting changes nothing: the formatter rewrites
+// doc comments, and an odd text may need it more than once.
+func settle(source []byte) ([]byte, error) {
+	for range 4 {
+		formatted, err := format.Source(source)
+		if err != nil {
+			return nil, err
+		}
+		if bytes.Equal(formatted, source) {
+			break
+		}
+		source = formatted
+	}
+	return source, nil
 }
 
 // newFile starts a file of the events package (dir ".") or of a dialect.

@@ -35,9 +35,18 @@ func lines(text string) []string {
 	text = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.ToValidUTF8(text, " "))
 	list := strings.Split(strings.Trim(text, "\n"), "\n")
 	for i, l := range list {
-		list[i] = strings.TrimRight(oneLine(l), " ")
+		list[i] = disarm(strings.TrimRight(oneLine(l), " "))
 	}
 	return list
+}
+
+// disarm quotes a build constraint of the old form: the formatter looks for them
+// in every comment and moves them to the top of the file.
+func disarm(line string) string {
+	if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "+build"); ok {
+		return "'+build'" + rest
+	}
+	return line
 }
 
 // doc joins paragraphs, leaving out empty ones.

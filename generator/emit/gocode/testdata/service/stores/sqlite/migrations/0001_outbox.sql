@@ -1,1 +1,0 @@
--- Only here to be embedded.
