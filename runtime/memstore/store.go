@@ -94,7 +94,15 @@ func (s *store) Fetch(ctx context.Context, p lane.FetchParams) (lane.Page, error
 		return lane.Page{}, err
 	}
 	defer s.db.mu.Unlock()
-	now := s.db.now()
+	page := sc.page(p, s.db.now())
+	if answer != nil {
+		return lane.Page{}, answer
+	}
+	return page, nil
+}
+
+// page walks the buckets in cursor order until the page is full.
+func (sc *scope) page(p lane.FetchParams, now time.Time) lane.Page {
 	var rows []lane.Row
 	var stops []lane.Stop
 	for _, c := range p.Cursors {
@@ -109,10 +117,7 @@ func (s *store) Fetch(ctx context.Context, p lane.FetchParams) (lane.Page, error
 			stops = append(stops, *stop)
 		}
 	}
-	if answer != nil {
-		return lane.Page{}, answer
-	}
-	return lane.Advance(p, rows, stops), nil
+	return lane.Advance(p, rows, stops)
 }
 
 // walk looks at the lanes of one bucket from the cursor on and appends what may

@@ -464,18 +464,21 @@ func announcementsWakeListeners[Tx any](e *env[Tx]) {
 			}
 		})
 	}()
-	// The first wake-up says that the listener is there.
-	<-woken
+	select { // the first wake-up says that the listener is there
+	case <-woken:
+	case <-time.After(e.features.Patience):
+		e.Fatal("a new listener is not woken once")
+	}
 	e.check(e.Waker.Announce(e.ctx))
 	select {
 	case <-woken:
-	case <-time.After(patience):
+	case <-time.After(e.features.Patience):
 		e.Fatal("an announcement woke nobody")
 	}
 	cancel()
 	select {
 	case <-ended:
-	case <-time.After(patience):
+	case <-time.After(e.features.Patience):
 		e.Fatal("the listener does not end with its context")
 	}
 }

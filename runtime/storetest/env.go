@@ -16,9 +16,6 @@ import (
 	"github.com/lanebox/lanebox/runtime/outbox"
 )
 
-// patience bounds every wait of the suite. Only a failing test reaches it.
-const patience = 30 * time.Second
-
 // env is one test with its database. Its helpers end the test on any error; they
 // must be called from the test's goroutine unless they say otherwise.
 type env[Tx any] struct {
@@ -30,9 +27,13 @@ type env[Tx any] struct {
 }
 
 func newEnv[Tx any](t *testing.T, h Harness[Tx]) *env[Tx] {
-	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
+	if h.Features.Patience <= 0 {
+		h.Features.Patience = 30 * time.Second
+	}
+	db := h.Open(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*h.Features.Patience)
 	t.Cleanup(cancel)
-	return &env[Tx]{T: t, DB: h.Open(t), features: h.Features, ctx: ctx}
+	return &env[Tx]{T: t, DB: db, features: h.Features, ctx: ctx}
 }
 
 // check ends the test on an error.
@@ -46,10 +47,10 @@ func (e *env[Tx]) check(err error) {
 // eventually waits until done says so.
 func (e *env[Tx]) eventually(what string, done func() bool) {
 	e.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(e.features.Patience)
 	for pause := time.Millisecond; !done(); pause = min(2*pause, 50*time.Millisecond) {
 		if time.Now().After(deadline) {
-			e.Fatalf("waited %v in vain: %s", patience, what)
+			e.Fatalf("waited %v in vain: %s", e.features.Patience, what)
 		}
 		time.Sleep(pause)
 	}

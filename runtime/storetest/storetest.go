@@ -53,6 +53,9 @@ type Features struct {
 	// ConcurrentWriters says that two transactions can write at the same time.
 	// Without it, Begin waits until no other transaction is open.
 	ConcurrentWriters bool
+	// Patience bounds every wait for a condition; 0 means 30 s. Only a failing
+	// test waits so long.
+	Patience time.Duration
 	// Short leaves out what only repeats a race more often.
 	Short bool
 }
