@@ -222,16 +222,18 @@ func (r *resolver) selectorKey(e *schema.Event, out *model.Event) {
 	last := use.Name.V[strings.LastIndexByte(use.Name.V, '.')+1:]
 	last = strings.TrimSuffix(last, "()")
 	var candidates []string
+	broken := false
 	for _, k := range r.keys {
-		if k.key.GoName == last && len(k.key.Parts) <= 1 && !k.isConstant() {
+		if k.key.GoName == last && len(k.key.Parts) == 1 {
 			r.selector(use.Name)
 			out.Key, out.KeyFields = k.key, []string{use.Name.V}
 			return
 		}
-		if k.broken {
-			return // it may be the one
-		}
+		broken = broken || k.broken
 		candidates = append(candidates, k.key.GoName)
+	}
+	if broken {
+		return // it may be the one
 	}
 	hint := diag.DidYouMean(last, candidates)
 	if hint == "" {
@@ -278,7 +280,10 @@ func (r *resolver) fieldKey(e *schema.Event, out *model.Event, sound bool) {
 		return
 	}
 	f := findField(e.Fields, use.Name.V)
-	if f == nil {
+	switch {
+	case out.Struct == nil:
+		return // the payload was reported
+	case f == nil:
 		r.notAField(e, use.Name, isKey)
 		return
 	}

@@ -107,6 +107,9 @@ func foreignSpelling(s string) string {
 		if elem = strings.Trim(elem, "<>[], "); elem == "" {
 			elem = strings.Trim(s[len("map<"):], "<>[], ")
 		}
+		if elem == "" {
+			elem = "string"
+		}
 		return fmt.Sprintf("a map is written {map: %s}; its keys are strings", elem)
 	}
 	return ""
