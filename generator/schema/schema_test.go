@@ -3,6 +3,7 @@ package schema_test
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/lanebox/lanebox/generator/schema"
 )
+
+var update = flag.Bool("update", false, "write what the JSON Schema should be")
 
 // TestBytes checks what no text corpus can hold.
 func TestBytes(t *testing.T) {
@@ -155,13 +158,13 @@ func TestJSONSchemaIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := schema.JSONSchema(); !bytes.Equal(got, want) {
-		if os.Getenv("LANEBOX_UPDATE") == "1" {
+		if *update {
 			if err := os.WriteFile(path, got, 0o644); err != nil {
 				t.Fatal(err)
 			}
 			return
 		}
-		t.Errorf("%s is stale; run LANEBOX_UPDATE=1 go test ./generator/schema", path)
+		t.Errorf("%s is stale; run go test ./generator/schema -update", path)
 	}
 }
 
