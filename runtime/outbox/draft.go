@@ -16,7 +16,7 @@ func (d Draft) WithKey(k event.AnyKey) Draft {
 	key := event.RawKeyOf(k).OrderingKey()
 	return Draft{make: func(ctx context.Context, o options) (Record, error) {
 		if !o.keyed || o.weak {
-			o.key, o.keyed = key, true
+			o.key, o.keyed, o.weak = key, true, false
 		}
 		return d.make(ctx, o)
 	}}

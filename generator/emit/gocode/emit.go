@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"go/format"
 	"path"
+	"slices"
 
 	"github.com/dave/jennifer/jen"
 
@@ -66,23 +67,24 @@ func (g *generator) render(name string, body func(*jen.File)) ([]byte, error) {
 	if err := f.Render(&b); err != nil {
 		return nil, fmt.Errorf("render %s: %w", name, err)
 	}
-	source, err := settle(b.Bytes())
+	source, err := g.settle(b.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("format %s: %w", name, err)
 	}
 	return source, nil
 }
 
-// settle formats source until formatting changes nothing: the formatter rewrites
-// doc comments, and an odd text may need it more than once.
-func settle(source []byte) ([]byte, error) {
+// settle formats source. Where descriptions of the schema stand in it, that is
+// repeated until it changes nothing: the formatter rewrites doc comments, and an
+// odd text may need it more than once.
+func (g *generator) settle(source []byte) ([]byte, error) {
 	for range 4 {
 		formatted, err := format.Source(source)
 		if err != nil {
 			return nil, err
 		}
-		if bytes.Equal(formatted, source) {
-			break
+		if !g.described || bytes.Equal(formatted, source) {
+			return formatted, nil
 		}
 		source = formatted
 	}
@@ -128,6 +130,8 @@ type generator struct {
 	enums   []*model.EnumType
 	// aliases are the import names of the service's own packages.
 	aliases map[string]string
+	// described says that the schema has descriptions, which become comments.
+	described bool
 }
 
 func newGenerator(m *model.Model) *generator {
@@ -142,17 +146,22 @@ func newGenerator(m *model.Model) *generator {
 		c.event(&m.Events[i])
 	}
 	g.aliases = c.aliases()
+	g.described = g.hasDocs()
 	return g
 }
 
-func (g *generator) hasDialect(name string) bool {
-	for _, d := range g.m.Dialects {
-		if d == name {
-			return true
-		}
-	}
-	return false
+func (g *generator) hasDocs() bool {
+	return slices.ContainsFunc(g.m.Keys, func(k model.Key) bool { return k.Doc != "" }) ||
+		slices.ContainsFunc(g.m.Events, func(e model.Event) bool { return e.Doc != "" }) ||
+		slices.ContainsFunc(g.m.Sources, func(s model.Source) bool { return s.Doc != "" }) ||
+		slices.ContainsFunc(g.m.Destinations, func(d model.Destination) bool { return d.Doc != "" }) ||
+		slices.ContainsFunc(g.enums, func(e *model.EnumType) bool { return e.Doc != "" }) ||
+		slices.ContainsFunc(g.structs, func(s *model.Struct) bool {
+			return s.Doc != "" || slices.ContainsFunc(s.Fields, func(f model.Field) bool { return f.Doc != "" })
+		})
 }
+
+func (g *generator) hasDialect(name string) bool { return slices.Contains(g.m.Dialects, name) }
 
 // published are the events that can be published: those with a destination.
 func (g *generator) published() []*model.Event {
