@@ -2,8 +2,9 @@ package dialect
 
 import "regexp"
 
-// SQLite is SQLite 3.35 and later for writers of plain SQL; generated code runs
-// on the SQLite inside modernc.org/sqlite.
+// SQLite is SQLite 3.35 and later with its JSON functions (they are always there
+// from 3.38 on) for writers of plain SQL; generated code runs on the SQLite
+// inside modernc.org/sqlite.
 var SQLite = &Dialect{
 	Name:    "sqlite",
 	Engine:  "sqlite",

@@ -162,7 +162,7 @@ func (v *sqliteView) addKeys() {
 		if e.Key == nil {
 			continue
 		}
-		message := "lanebox: key is empty: the event declares key " + e.Key.Name
+		message := "key is empty, but the event declares key " + e.Key.Name
 		i := slices.IndexFunc(v.Keyed, func(k sqliteKeyed) bool { return k.Message == message })
 		if i < 0 {
 			i = len(v.Keyed)
@@ -217,10 +217,27 @@ func (v *sqliteView) funcs() template.FuncMap {
 			hex := func(n int) string { return strings.Repeat("[0-9A-Fa-f]", n) }
 			return strings.Join([]string{hex(8), hex(4), hex(4), hex(4), hex(12)}, "-")
 		},
-		"key": func(column, noun string) map[string]string {
-			return map[string]string{"Column": column, "Noun": noun}
+		"refuse": sqliteRefuse,
+		"checks": func(verb, topic, column, noun string) sqliteChecks {
+			return sqliteChecks{verb, topic, column, noun}
 		},
 	}
+}
+
+// sqliteChecks are the rules for a key, which the outbox calls key and the inbox
+// aggregate id.
+type sqliteChecks struct{ Verb, Topic, Column, Noun string }
+
+// Refuse writes the refusal of the key; COLUMN in the reason is its column.
+func (c sqliteChecks) Refuse(reason string) string {
+	return sqliteRefuse(c.Verb, c.Topic, dialect.SQLite.Literal(c.Noun)+" || "+strings.ReplaceAll(reason, "COLUMN", c.Column))
+}
+
+// sqliteRefuse writes an expression that fails inside a trigger with a message
+// that package sqlstore/sqlite recognises: "lanebox: VERB TOPIC: REASON". topic
+// is the column of the topic, reason an SQL expression of a text without ": ".
+func sqliteRefuse(verb, topic, reason string) string {
+	return "json_extract('{}', 'lanebox: " + verb + " ' || NEW." + topic + " || ': ' || " + reason + ")"
 }
 
 // sqliteList writes literals with commas between them.

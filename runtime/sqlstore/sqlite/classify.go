@@ -11,8 +11,7 @@ import (
 
 // Classify gives a database error its meaning. A lock that somebody else holds
 // becomes *event.RetryableError, a message that lanebox's trigger refused
-// becomes *event.ConfigurationError (without a topic: only the caller knows
-// it). Anything else is wrapped with op, what the caller was doing; nil stays
+// becomes *event.ConfigurationError. Anything else is wrapped with op, what the caller was doing; nil stays
 // nil, and an error that already has a meaning stays as it is.
 func Classify(op string, err error) error {
 	if err == nil {
@@ -23,8 +22,8 @@ func Classify(op string, err error) error {
 	if errors.As(err, &configuration) || errors.As(err, &retryable) {
 		return err
 	}
-	if reason, ok := refusal(err); ok {
-		return &event.ConfigurationError{Reason: reason}
+	if topic, reason, ok := refusal(err); ok {
+		return &event.ConfigurationError{Topic: topic, Reason: reason}
 	}
 	if immediate.Busy(err) {
 		return &event.RetryableError{Op: op, Err: err}
@@ -32,23 +31,25 @@ func Classify(op string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
-const (
-	// codeTrigger is SQLITE_CONSTRAINT_TRIGGER, the code of RAISE(ABORT, …).
-	codeTrigger = 1811
-	// mark opens the message of everything that lanebox's triggers refuse.
-	mark = "lanebox: "
-)
+// mark opens the message of everything that lanebox's triggers refuse. They
+// hand it to SQLite as a path that is no JSON path: RAISE could not name what it
+// refuses before SQLite 3.47. SQLite quotes it in its own message.
+const mark = "JSON path: 'lanebox: "
 
-// refusal returns the reason that lanebox's trigger gave. The driver puts its
-// own words before the message and the code behind it.
-func refusal(err error) (string, bool) {
-	var coded interface {
-		error
-		Code() int
+// refusal returns the topic and the reason that lanebox's trigger gave, which
+// come as "VERB TOPIC: REASON".
+func refusal(err error) (topic, reason string, ok bool) {
+	_, message, ok := strings.Cut(err.Error(), mark)
+	if !ok {
+		return "", "", false
 	}
-	if !errors.As(err, &coded) || coded.Code() != codeTrigger {
-		return "", false
+	if end := strings.LastIndex(message, "'"); end >= 0 { // behind it is the driver's code
+		message = message[:end]
 	}
-	_, reason, ok := strings.Cut(coded.Error(), mark)
-	return strings.TrimSuffix(reason, fmt.Sprintf(" (%d)", codeTrigger)), ok
+	_, message, _ = strings.Cut(strings.ReplaceAll(message, "''", "'"), " ")
+	colon := strings.LastIndex(message, ": ") // reasons have none
+	if colon < 0 {
+		return "", message, true
+	}
+	return message[:colon], message[colon+2:], true
 }

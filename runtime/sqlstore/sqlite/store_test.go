@@ -44,9 +44,10 @@ func TestRefusalsAreTyped(t *testing.T) {
 	for _, c := range []struct{ name, topic, key, reason string }{
 		{"no route", "invoice.sent", "k", "topic has no route"},
 		{"glob is no prefix", "orders", "k", "topic has no route"},
+		{"topic with quotes", "it's: 'odd", "k", "topic has no route"},
 		{"glob letters are literal", "it's oXyz", "k", "topic has no route"},
 		{"empty key", "order.placed", "", "the event declares key order_id"},
-		{"long key", "order.placed", long, "more than 255 bytes"},
+		{"long key", "order.placed", long, "has 256 bytes; the limit is 255"},
 		{"U+0000", "order.placed", "a\x00b", "U+0000"},
 		{"lone byte", "order.placed", "a\xff", "not valid UTF-8"},
 		{"lone continuation", "order.placed", "\x80a", "not valid UTF-8"},

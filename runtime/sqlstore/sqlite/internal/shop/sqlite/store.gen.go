@@ -117,15 +117,7 @@ func appendRecord(ctx context.Context, q *db.Queries, r outbox.Record) error {
 	err = q.OutboxPublish(ctx, db.OutboxPublishParams{
 		ID: r.ID.String(), Topic: r.Topic, Key: r.Key, Payload: string(r.Payload), Headers: headers, Version: r.Version,
 	})
-	return refused(r.Topic, sqlitestore.Classify("publish "+r.Topic, err))
-}
-
-// refused names the topic in an error that the trigger raised.
-func refused(topic string, err error) error {
-	if c, ok := err.(*event.ConfigurationError); ok {
-		c.Topic = topic
-	}
-	return err
+	return sqlitestore.Classify("publish "+r.Topic, err)
 }
 
 // A scope is one set of lanes: a destination, a pull source, or all push
@@ -498,7 +490,7 @@ func (s *Store) Receive(ctx context.Context, source inbox.SourceRef, messages []
 		for i, m := range messages {
 			var err error
 			if dispositions[i], err = receive(ctx, db.New(prepared), source, m); err != nil {
-				return refused(m.EventType, sqlitestore.Classify("receive", err))
+				return sqlitestore.Classify("receive", err)
 			}
 		}
 		return nil
