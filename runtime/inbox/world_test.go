@@ -139,7 +139,7 @@ func (w *world) waiting(scope lane.Scope, key string) []string {
 }
 
 // dead returns the dead letters of a scope.
-func (w *world) dead(scope lane.Scope) []memstore.DeadLetter {
+func (w *world) dead(scope lane.Scope) []lane.DeadLetter {
 	w.Helper()
 	letters, err := w.db.DeadLetters(w.ctx, scope)
 	w.check(err)

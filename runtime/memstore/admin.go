@@ -11,15 +11,6 @@ import (
 	"github.com/lanebox/lanebox/runtime/lane"
 )
 
-// A DeadLetter is a message that was given up on.
-type DeadLetter struct {
-	Message event.Message
-	// Attempts is the number of recorded deliveries.
-	Attempts      int
-	Reason, Error string
-	DiedAt        time.Time
-}
-
 // Counts is what waits in one scope.
 type Counts struct {
 	// Waiting counts all messages in the queue, Held those with a retry or park
@@ -39,17 +30,19 @@ func (db *DB) scope(op string, n lane.Scope) (*scope, error) {
 }
 
 // DeadLetters lists the dead letters of a scope in sequence order.
-func (db *DB) DeadLetters(_ context.Context, n lane.Scope) ([]DeadLetter, error) {
+func (db *DB) DeadLetters(_ context.Context, n lane.Scope) ([]lane.DeadLetter, error) {
 	sc, err := db.scope("dead letters", n)
 	if err != nil {
 		return nil, err
 	}
 	defer db.mu.Unlock()
-	letters := make([]DeadLetter, 0, len(sc.dead))
+	letters := make([]lane.DeadLetter, 0, len(sc.dead))
 	for _, d := range sc.dead {
-		letters = append(letters, DeadLetter{d.message, d.attempts, d.reason, d.lastError, d.died})
+		letters = append(letters, lane.DeadLetter{
+			Lane: d.lane, Message: d.message, Attempts: d.attempts, Reason: d.reason, Error: d.lastError, DiedAt: d.died,
+		})
 	}
-	slices.SortFunc(letters, func(a, b DeadLetter) int { return cmp.Compare(a.Message.Sequence, b.Message.Sequence) })
+	slices.SortFunc(letters, func(a, b lane.DeadLetter) int { return cmp.Compare(a.Message.Sequence, b.Message.Sequence) })
 	return letters, nil
 }
 

@@ -77,16 +77,9 @@ func harness(db *DB) *storetest.DB[*Tx] {
 			_, err := tx.Receive(ctx, s, []inbox.Incoming{m})
 			return err
 		},
-		Pull: db.Pull,
-		Push: func() inbox.PushStore[*Tx] { return db.Push(scopes[storetest.Push]) },
-		DeadLetters: func(ctx context.Context, n lane.Scope) ([]storetest.DeadLetter, error) {
-			letters, err := db.DeadLetters(ctx, n)
-			var out []storetest.DeadLetter
-			for _, d := range letters {
-				out = append(out, storetest.DeadLetter{Message: d.Message, Attempts: d.Attempts, Reason: d.Reason, Error: d.Error})
-			}
-			return out, err
-		},
+		Pull:        db.Pull,
+		Push:        func() inbox.PushStore[*Tx] { return db.Push(scopes[storetest.Push]) },
+		DeadLetters: db.DeadLetters,
 		Replay: func(ctx context.Context, n lane.Scope, ids ...event.UUID) error {
 			_, err := db.Replay(ctx, n, ids...)
 			return err

@@ -76,7 +76,7 @@ func deadLettersKeepTheirReason[Tx any](e *env[Tx]) {
 	if len(dead) != 2 {
 		e.Fatalf("%d dead letters, want 2", len(dead))
 	}
-	slices.SortFunc(dead, func(x, y DeadLetter) int { return int(x.Message.Sequence - y.Message.Sequence) })
+	slices.SortFunc(dead, func(x, y lane.DeadLetter) int { return int(x.Message.Sequence - y.Message.Sequence) })
 	for i, d := range dead {
 		was := rows[i].Message
 		if d.Attempts != 5 || d.Reason != "attempts exhausted" || d.Error != "409 Conflict: żółć" {

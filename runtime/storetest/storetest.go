@@ -99,7 +99,7 @@ type DB[Tx any] struct {
 	Pull func(source lane.Scope) inbox.PullStore[Tx]
 	Push func() inbox.PushStore[Tx]
 
-	DeadLetters  func(ctx context.Context, scope lane.Scope) ([]DeadLetter, error)
+	DeadLetters  func(ctx context.Context, scope lane.Scope) ([]lane.DeadLetter, error)
 	Replay       func(ctx context.Context, scope lane.Scope, ids ...event.UUID) error
 	Park, Unpark func(ctx context.Context, scope lane.Scope, key string) error
 	Remove       func(ctx context.Context, scope lane.Scope, lane, sequence int64) error // deletes a waiting row behind the owner's back
@@ -111,13 +111,6 @@ type DB[Tx any] struct {
 	// Fingerprint changes when any row of lanebox's tables is inserted, changed,
 	// deleted or locked; heartbeats are left out.
 	Fingerprint func(ctx context.Context) (string, error)
-}
-
-// A DeadLetter is a message that was given up on.
-type DeadLetter struct {
-	Message       event.Message
-	Attempts      int
-	Reason, Error string
 }
 
 // A test is one case of the suite.
