@@ -21,7 +21,7 @@ func Required(field string, value any) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("Config.%s is nil", field)
+	return fmt.Errorf("%s is nil", "Config."+field)
 }
 
 // An Endpoint is a destination of the schema and what the service configured

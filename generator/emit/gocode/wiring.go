@@ -34,7 +34,7 @@ func (g *generator) postgres(f *jen.File) {
 		handleType: func() *jen.Statement { return jen.Op("*").Qual(pgxpool, "Pool") },
 		txType:     func() *jen.Statement { return jen.Qual(pgx, "Tx") },
 		inTx: func(fn *jen.Statement) *jen.Statement {
-			return jen.Qual(pgx, "BeginFunc").Call(jen.Id("ctx"), jen.Id("pool"), fn)
+			return jen.Qual(rtPostgres, "InTx").Call(jen.Id("ctx"), jen.Id("pool"), fn)
 		},
 		waker: func() *jen.Statement {
 			return jen.Qual(rtPostgres, "NewWaker").Call(jen.Id("pool"), jen.Lit(g.m.Database.Schema), jen.Lit(g.m.Database.Prefix))
