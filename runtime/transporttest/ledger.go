@@ -137,7 +137,7 @@ func NewReceiver(l *Ledger, maxBytes int) *inbox.Receiver {
 }
 
 // patience is how long a condition may take to become true.
-const patience = 20 * time.Second
+var patience = 20 * time.Second
 
 // Eventually waits until condition is true and fails the test when that takes
 // too long.

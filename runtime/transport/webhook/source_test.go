@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -296,22 +297,28 @@ func TestMissingAggregateMayBeUnordered(t *testing.T) {
 
 func TestGzipBombs(t *testing.T) {
 	c := orders()
-	c.MaxBytes = 2 << 20
+	c.MaxBytes = 512 << 10
 	for name, body := range map[string]string{
-		"256 MiB of zeros": zeros(t, 256<<20),
-		"many members":     strings.Repeat(zip(strings.Repeat("x", 8<<10)), 600),
+		"64 MiB of zeros": zeros(t, 64<<20),
+		"many members":    strings.Repeat(zip(strings.Repeat("x", 8<<10)), 600),
 	} {
 		if int64(len(body)) > c.MaxBytes {
 			t.Fatalf("%s: the bomb has %d bytes and is refused as sent", name, len(body))
 		}
 		s, ledger := newSource(t, c, Unsigned())
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		wantProblem(t, serve(s, post(body, "Content-Encoding", "gzip")), http.StatusRequestEntityTooLarge, "too-large")
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; used > 16*uint64(c.MaxBytes) {
+			t.Errorf("%s took %d bytes of memory", name, used)
+		}
 		if ledger.Tries() != 0 {
 			t.Errorf("%s reached the store", name)
 		}
 	}
 	s, _ := newSource(t, orders(), Unsigned()) // refused as sent, unread
-	wantProblem(t, serve(s, post(zeros(t, 256<<20), "Content-Encoding", "gzip")), http.StatusRequestEntityTooLarge, "too-large")
+	wantProblem(t, serve(s, post(zeros(t, 64<<20), "Content-Encoding", "gzip")), http.StatusRequestEntityTooLarge, "too-large")
 }
 
 func TestNothingIsDecompressedBeforeTheSignature(t *testing.T) {
