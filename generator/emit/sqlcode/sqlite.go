@@ -208,7 +208,7 @@ func (v *sqliteView) funcs() template.FuncMap {
 	raw := func(table string) string { return v.Database.Prefix + table }
 	return template.FuncMap{
 		"t":    func(table string) string { return d.Quote(raw(table)) },
-		"raw":  raw,
+		"raw":  func(table string) string { return comment(raw(table)) },
 		"lit":  d.Literal,
 		"lits": func(list []string) string { return sqliteList(list, d.Literal) },
 		"now":  func() string { return sqliteNow },

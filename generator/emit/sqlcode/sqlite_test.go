@@ -2,10 +2,14 @@ package sqlcode_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"database/sql"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/lanebox/lanebox/generator/dialect"
@@ -13,6 +17,7 @@ import (
 	"github.com/lanebox/lanebox/generator/model"
 	"github.com/lanebox/lanebox/generator/output"
 	"github.com/lanebox/lanebox/generator/sqlc"
+	_ "modernc.org/sqlite"
 )
 
 // init makes the test binary the sqlc that sqlc.Run starts.
@@ -114,5 +119,99 @@ func TestSQLiteOutputDoesNotDependOnTheRun(t *testing.T) {
 	}
 	if !slices.EqualFunc(a, b, func(x, y output.File) bool { return x.Path == y.Path && bytes.Equal(x.Data, y.Data) }) {
 		t.Error("two runs differ")
+	}
+}
+
+// migrated returns a database with the SQLite migrations of m, applied twice
+// where that is allowed.
+func migrated(t *testing.T, m *model.Model) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "x.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	files, err := sqlcode.Emit(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"0001_outbox", "0002_inbox", "repeatable", "repeatable"} {
+		i := slices.IndexFunc(files, func(f output.File) bool { return f.Path == "shop/sqlite/migrations/"+name+".sql" })
+		if i < 0 {
+			t.Fatalf("no migration %s", name)
+		}
+		if _, err := db.Exec(string(files[i].Data)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	return db
+}
+
+// TestSQLitePrefix: hostile prefixes are quoted, and sqlc understands the result.
+func TestSQLitePrefix(t *testing.T) {
+	for _, prefix := range []string{"shop_", "Order", `my "shop" `, "3d"} {
+		m := shopModel(false)
+		m.Database.Prefix = prefix
+		db := migrated(t, m)
+		table := `"` + strings.ReplaceAll(prefix+"outbox", `"`, `""`) + `"`
+		if _, err := db.Exec(`INSERT INTO ` + table + ` (topic, key, payload) VALUES ('order.placed', 'k', '{}')`); err != nil {
+			t.Errorf("%q: %v", prefix, err)
+		}
+		var n int
+		if err := db.QueryRow(`SELECT count(*) FROM ` + table).Scan(&n); err != nil || n != 2 {
+			t.Errorf("%q: %d rows, %v; want one for each destination", prefix, n, err)
+		}
+		if prefix == "shop_" {
+			generateShop(t, m)
+		}
+	}
+}
+
+// TestSQLiteBinaryPayload: a schema with binary payloads has the same tables;
+// only the type that generated code writes differs.
+func TestSQLiteBinaryPayload(t *testing.T) {
+	generateShop(t, shopModel(true))
+	text, err := sqlcode.Emit(shopModel(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary, err := sqlcode.Emit(shopModel(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range text {
+		if strings.Contains(f.Path, "/migrations/") && !bytes.Equal(f.Data, binary[i].Data) {
+			t.Errorf("%s depends on the payload", f.Path)
+		}
+	}
+}
+
+// TestSQLiteEmptySchema: nothing declared is nothing routed, not a syntax error.
+func TestSQLiteEmptySchema(t *testing.T) {
+	m := &model.Model{Go: model.Go{Package: "shop", Out: "shop", Import: "example.com/shop"}, Dialects: []string{"sqlite"}}
+	db := migrated(t, m)
+	if _, err := db.Exec(`INSERT INTO outbox (topic, payload) VALUES ('x', '')`); err == nil || !strings.Contains(err.Error(), "topic has no route") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	if _, err := db.Exec(`INSERT INTO inbox (source, event_type, payload) VALUES (1, 'x', '')`); err == nil || !strings.Contains(err.Error(), "source 1 is unknown") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+}
+
+// TestSQLiteStepsNeverChange pins the numbered steps: databases have recorded
+// their checksums. A change needs a new step.
+func TestSQLiteStepsNeverChange(t *testing.T) {
+	files, err := sqlcode.Emit(shopModel(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"0001_outbox": "ee6843a33d122f79c0f36b0f6b5349eafcaf667f689286aa01afc47cdc7e96b1",
+		"0002_inbox":  "84dc43e1f575ab1b45175b315fabb0e04b90b1d6ed4083ec8dca9fadaf00e7b6",
+	} {
+		i := slices.IndexFunc(files, func(f output.File) bool { return f.Path == "shop/sqlite/migrations/"+name+".sql" })
+		if got := fmt.Sprintf("%x", sha256.Sum256(files[i].Data)); got != want {
+			t.Errorf("%s has the checksum %s, it was %s", name, got, want)
+		}
 	}
 }
