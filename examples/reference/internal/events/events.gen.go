@@ -52,7 +52,7 @@ func DecodeAuditWritten(payload []byte) (AuditWritten, error) {
 
 // InvoiceRevised is the event invoice.revised.v1.
 //
-// Key: invoice_number (aggregate Invoice). It is sent to ledger.
+// Key: invoice_number (aggregate Invoice). It is sent to search.
 type InvoiceRevised struct {
 	InvoiceNumber InvoiceNumber `json:"invoice_number"`
 	Revision      int64         `json:"revision"`

@@ -10,6 +10,7 @@ import (
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/schedule"
 	"github.com/lanebox/lanebox/runtime/transport/webhook"
+	"log/slog"
 	"time"
 )
 
@@ -36,6 +37,7 @@ const (
 const (
 	LedgerDestination    lane.Scope = 2010243311
 	MailDestination      lane.Scope = 2123916029
+	SearchDestination    lane.Scope = 1519299615
 	WarehouseDestination lane.Scope = 64148466
 	OrdersSource         lane.Scope = 1617585631
 	PaymentsSource       lane.Scope = 1585940069
@@ -47,7 +49,7 @@ const (
 
 // Routed reports whether a topic has a route to some destination.
 func Routed(topic string) bool {
-	return event.MatchAnyTopic(topic, "order.*", "payment.*", "account.opened.v1", "invoice.*", "shipment.*", "parcel.*", "audit.written.v1", "mail.requested.v1", "return.*")
+	return event.MatchAnyTopic(topic, "order.*", "payment.*", "account.opened.v1", "shipment.*", "parcel.*", "audit.written.v1", "mail.requested.v1", "invoice.*", "return.*")
 }
 
 // LedgerDestinationPolicy is how destination ledger is delivered.
@@ -78,13 +80,26 @@ func MailDestinationPolicy() schedule.Policy {
 	}
 }
 
+// SearchDestinationPolicy is how destination search is delivered.
+func SearchDestinationPolicy() schedule.Policy {
+	return schedule.Policy{
+		Concurrency:  16,
+		MaxUnsettled: 256,
+		Timeout:      time.Second,
+		Lease:        2 * time.Second,
+		MaxAttempts:  3,
+		RetryBase:    10 * time.Millisecond,
+		RetryCap:     50 * time.Millisecond,
+	}
+}
+
 // WarehouseDestinationPolicy is how destination warehouse is delivered.
 func WarehouseDestinationPolicy() schedule.Policy {
 	return schedule.Policy{
 		Concurrency:  64,
 		MaxUnsettled: 256,
-		Timeout:      10 * time.Second,
-		Lease:        15 * time.Second,
+		Timeout:      time.Second,
+		Lease:        2 * time.Second,
 		MaxAttempts:  20,
 		RetryBase:    time.Second,
 		RetryCap:     5 * time.Minute,
@@ -92,7 +107,7 @@ func WarehouseDestinationPolicy() schedule.Policy {
 }
 
 // OrdersReceiver describes source orders to its receiver. It takes the event types that have a route.
-func OrdersReceiver() inbox.ReceiverConfig {
+func OrdersReceiver(store inbox.ReceiveStore, logger *slog.Logger) inbox.ReceiverConfig {
 	return inbox.ReceiverConfig{
 		Source:           inbox.SourceRef{Name: "orders", Number: int32(OrdersSource), Scope: PushSources},
 		Store:            store,
@@ -105,7 +120,7 @@ func OrdersReceiver() inbox.ReceiverConfig {
 }
 
 // OrdersSourceConfig says how source orders reads a request.
-func OrdersSourceConfig() webhook.SourceConfig {
+func OrdersSourceConfig(logger *slog.Logger) webhook.SourceConfig {
 	return webhook.SourceConfig{
 		Name:               "orders",
 		Path:               "/orders",
@@ -132,7 +147,7 @@ func PaymentsSourcePolicy() schedule.Policy {
 }
 
 // PaymentsReceiver describes source payments to its receiver. It takes the event types that its handler handles.
-func PaymentsReceiver() inbox.ReceiverConfig {
+func PaymentsReceiver(store inbox.ReceiveStore, logger *slog.Logger) inbox.ReceiverConfig {
 	return inbox.ReceiverConfig{
 		Source: inbox.SourceRef{Name: "payments", Number: int32(PaymentsSource), Scope: PaymentsSource},
 		Store:  store,
@@ -147,7 +162,7 @@ func PaymentsReceiver() inbox.ReceiverConfig {
 }
 
 // PaymentsSourceConfig says how source payments reads a request.
-func PaymentsSourceConfig() webhook.SourceConfig {
+func PaymentsSourceConfig(logger *slog.Logger) webhook.SourceConfig {
 	return webhook.SourceConfig{
 		Name:               "payments",
 		Path:               "/payments",
@@ -161,7 +176,7 @@ func PaymentsSourceConfig() webhook.SourceConfig {
 }
 
 // ReturnsReceiver describes source returns to its receiver. It takes every event type, since its mapping hook decides.
-func ReturnsReceiver() inbox.ReceiverConfig {
+func ReturnsReceiver(store inbox.ReceiveStore, logger *slog.Logger) inbox.ReceiverConfig {
 	return inbox.ReceiverConfig{
 		Source:    inbox.SourceRef{Name: "returns", Number: int32(ReturnsSource), Scope: PushSources},
 		Store:     store,
@@ -172,7 +187,7 @@ func ReturnsReceiver() inbox.ReceiverConfig {
 }
 
 // ReturnsSourceConfig says how source returns reads a request.
-func ReturnsSourceConfig() webhook.SourceConfig {
+func ReturnsSourceConfig(logger *slog.Logger) webhook.SourceConfig {
 	return webhook.SourceConfig{
 		Name:               "returns",
 		Path:               "/returns",
@@ -199,7 +214,7 @@ func StockSourcePolicy() schedule.Policy {
 }
 
 // StockReceiver describes source stock to its receiver. It takes the event types that its handler handles.
-func StockReceiver() inbox.ReceiverConfig {
+func StockReceiver(store inbox.ReceiveStore, logger *slog.Logger) inbox.ReceiverConfig {
 	return inbox.ReceiverConfig{
 		Source: inbox.SourceRef{Name: "stock", Number: int32(StockSource), Scope: StockSource},
 		Store:  store,

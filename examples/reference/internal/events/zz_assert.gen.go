@@ -3,13 +3,16 @@
 
 package events
 
-import parcels "github.com/lanebox/lanebox/examples/reference/parcels"
+import (
+	parcels "github.com/lanebox/lanebox/examples/reference/parcels"
+	"github.com/lanebox/lanebox/runtime/event"
+)
 
 // The declarations below are never used. They name the types and members that the
 // schema takes from the service's own code; the line comments make the compiler report
 // a mistake at its place in the schema.
 
-var _ parcels. /*line lanebox.yaml:15:13*/ ID
+var _ = event.StringKey[ /*line lanebox.yaml:15:13*/ parcels. /*line lanebox.yaml:15:13*/ ID]
 
 var _ parcels. /*line lanebox.yaml:72:13*/ Scanned
 

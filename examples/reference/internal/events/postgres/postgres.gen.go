@@ -66,6 +66,8 @@ type Config struct {
 	Ledger outbox.Destination
 	// Mail is destination mail.
 	Mail outbox.Destination
+	// Search is destination search.
+	Search outbox.Destination
 	// Warehouse is destination warehouse.
 	Warehouse outbox.Destination
 	// OrdersVerifier checks that requests to source orders are genuine.
@@ -98,6 +100,7 @@ func (c Config) check() error {
 	return errors.Join(
 		box.Required("Ledger", c.Ledger),
 		box.Required("Mail", c.Mail),
+		box.Required("Search", c.Search),
 		box.Required("Warehouse", c.Warehouse),
 		box.Required("OrdersVerifier", c.OrdersVerifier),
 		box.Required("Payments", c.Payments),
@@ -108,6 +111,7 @@ func (c Config) check() error {
 		box.Distinct(
 			box.Endpoint{Name: "ledger", Destination: c.Ledger, Keyed: true},
 			box.Endpoint{Name: "mail", Destination: c.Mail, Keyed: true},
+			box.Endpoint{Name: "search", Destination: c.Search, Keyed: true},
 			box.Endpoint{Name: "warehouse", Destination: c.Warehouse, Keyed: true},
 		),
 	)
@@ -145,7 +149,7 @@ func (c Config) build(pool *pgxpool.Pool) (*Box, error) {
 	receiveStock := inbox.NewReceiver(events.StockReceiver(store, c.Logger))
 	process, err := engine.NewProcess(engine.ProcessConfig{
 		Keeper:       store,
-		Waker:        pgstore.NewWaker(pool),
+		Waker:        pgstore.NewWaker(pool, "public", ""),
 		Logger:       c.Logger,
 		Observer:     c.Observer,
 		PollInterval: c.PollInterval,
@@ -159,8 +163,11 @@ func (c Config) build(pool *pgxpool.Pool) (*Box, error) {
 		return nil, err
 	}
 	b := box.New(box.Config{
-		Process:   process,
-		Running:   &running,
+		Process: process,
+		Running: &running,
+		Start: func(ctx context.Context) error {
+			return pgstore.CheckIsolation(ctx, pool)
+		},
 		Receivers: []*inbox.Receiver{receiveOrders, receivePayments, receiveReturns, receiveStock},
 		Sources:   mux,
 	})
@@ -185,6 +192,13 @@ func (c Config) loops(store *Store) []*engine.Loop {
 			Policy:      events.MailDestinationPolicy(),
 		}),
 		outbox.NewPoller(outbox.PollerConfig{
+			Name:        "search",
+			Scope:       events.SearchDestination,
+			Store:       store.SearchDestination(),
+			Destination: c.Search,
+			Policy:      events.SearchDestinationPolicy(),
+		}),
+		outbox.NewPoller(outbox.PollerConfig{
 			Name:        "warehouse",
 			Scope:       events.WarehouseDestination,
 			Store:       store.WarehouseDestination(),
@@ -194,7 +208,7 @@ func (c Config) loops(store *Store) []*engine.Loop {
 		inbox.NewRelay(inbox.RelayConfig[pgx.Tx]{
 			Scope:  events.PushSources,
 			Store:  store.Push(),
-			Push:   store,
+			Push:   store.Push(),
 			Routed: events.Routed,
 			Remap: map[string]inbox.Remap[pgx.Tx]{
 				"returns": events.RemapReturns(c.ReturnsMap),
@@ -205,7 +219,7 @@ func (c Config) loops(store *Store) []*engine.Loop {
 			Name:     "payments",
 			Scope:    events.PaymentsSource,
 			Store:    store.PaymentsSource(),
-			Pull:     store,
+			Pull:     store.PaymentsSource(),
 			Handlers: events.HandlePayments(c.Payments),
 			Logger:   c.Logger,
 			Policy:   events.PaymentsSourcePolicy(),
@@ -214,7 +228,7 @@ func (c Config) loops(store *Store) []*engine.Loop {
 			Name:     "stock",
 			Scope:    events.StockSource,
 			Store:    store.StockSource(),
-			Pull:     store,
+			Pull:     store.StockSource(),
 			Handlers: events.HandleStock(c.Stock),
 			Logger:   c.Logger,
 			Policy:   events.StockSourcePolicy(),
@@ -255,6 +269,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) (migrate.Report, error) {
 	set.Scopes = []migrate.Scope{
 		{Number: int32(events.LedgerDestination), Kind: migrate.KindDestination, Name: "ledger"},
 		{Number: int32(events.MailDestination), Kind: migrate.KindDestination, Name: "mail"},
+		{Number: int32(events.SearchDestination), Kind: migrate.KindDestination, Name: "search"},
 		{Number: int32(events.WarehouseDestination), Kind: migrate.KindDestination, Name: "warehouse"},
 		{Number: int32(events.OrdersSource), Kind: migrate.KindPushSource, Name: "orders"},
 		{Number: int32(events.PaymentsSource), Kind: migrate.KindSource, Name: "payments"},

@@ -540,6 +540,12 @@ SELECT l.key::text AS key, pg_try_advisory_xact_lock(l.lane) AS locked
   FROM (SELECT DISTINCT public.outbox_lane(u.key) AS lane, u.key FROM unnest(sqlc.arg('keys')::text[]) AS u(key)
          ORDER BY 1, 2 OFFSET 0) AS l;
 
+-- OutboxWaitLocks takes the locks of keys, each once and in the order of their numbers, and waits for them.
+-- name: OutboxWaitLocks :exec
+SELECT count(CASE WHEN pg_advisory_xact_lock(k.lane) IS NOT NULL THEN 1 END)::bigint AS locks
+  FROM (SELECT DISTINCT public.outbox_lane(u.key) AS lane FROM unnest(sqlc.arg('keys')::text[]) AS u(key)
+         ORDER BY 1 OFFSET 0) AS k;
+
 -- InboxTake removes messages of the owner's buckets so that they can be stored elsewhere in the same transaction. Buckets
 -- must be locked by LaneFence before. It returns what it removed.
 -- name: InboxTake :many

@@ -71,7 +71,7 @@ SELECT CAST((SELECT count(*) FROM lane_owner AS w WHERE w.scope = CAST(sqlc.arg(
 -- LaneParked lists the lanes between two that an operator parked.
 -- name: LaneParked :many
 SELECT h.lane FROM lane_hold AS h
- WHERE h.scope = CAST(sqlc.arg('scope') AS INTEGER) AND h.sequence = 0 AND h.parked = 1
+ WHERE h.scope = CAST(sqlc.arg('scope') AS INTEGER) AND h.sequence = 0
    AND h.lane >= CAST(sqlc.arg('lo') AS INTEGER) AND h.lane <= CAST(sqlc.arg('hi') AS INTEGER)
  ORDER BY h.lane;
 
@@ -221,7 +221,7 @@ DELETE FROM outbox AS x
  WHERE x.sequence IN (SELECT value FROM json_each(CAST(sqlc.arg('sequences') AS TEXT)))
    AND +x.destination = CAST(sqlc.arg('scope') AS INTEGER)
    AND +x.lane >= CAST(sqlc.arg('lo') AS INTEGER) AND +x.lane <= CAST(sqlc.arg('hi') AS INTEGER)
-RETURNING x.sequence;
+RETURNING sequence;
 
 -- OutboxHold records a failure of a message, so that its lane waits; 0 rows: the message is gone.
 -- name: OutboxHold :execrows
@@ -261,7 +261,7 @@ SELECT x.destination, x.lane, x.version, x.id, x."key", x.topic, x.payload, x.he
   FROM outbox_dead AS x
  WHERE x.destination = CAST(sqlc.arg('scope') AS INTEGER)
    AND x.id IN (SELECT value FROM json_each(CAST(sqlc.arg('ids') AS TEXT)))
- ORDER BY x.sequence;
+ ORDER BY +x.sequence;
 
 -- OutboxDropDead deletes dead letters.
 -- name: OutboxDropDead :execrows
@@ -341,7 +341,7 @@ DELETE FROM inbox AS x
  WHERE x.sequence IN (SELECT value FROM json_each(CAST(sqlc.arg('sequences') AS TEXT)))
    AND +x.scope = CAST(sqlc.arg('scope') AS INTEGER)
    AND +x.lane >= CAST(sqlc.arg('lo') AS INTEGER) AND +x.lane <= CAST(sqlc.arg('hi') AS INTEGER)
-RETURNING x.sequence;
+RETURNING sequence;
 
 -- InboxHold records a failure of a message, so that its lane waits; 0 rows: the message is gone.
 -- name: InboxHold :execrows
@@ -381,7 +381,7 @@ SELECT x.scope, x.lane, x.version, x.id, x.aggregate_id, x.event_type, x.payload
   FROM inbox_dead AS x
  WHERE x.scope = CAST(sqlc.arg('scope') AS INTEGER)
    AND x.id IN (SELECT value FROM json_each(CAST(sqlc.arg('ids') AS TEXT)))
- ORDER BY x.sequence;
+ ORDER BY +x.sequence;
 
 -- InboxDropDead deletes dead letters.
 -- name: InboxDropDead :execrows

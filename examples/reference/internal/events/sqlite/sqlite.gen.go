@@ -59,6 +59,8 @@ type Config struct {
 	Ledger outbox.Destination
 	// Mail is destination mail.
 	Mail outbox.Destination
+	// Search is destination search.
+	Search outbox.Destination
 	// Warehouse is destination warehouse.
 	Warehouse outbox.Destination
 	// OrdersVerifier checks that requests to source orders are genuine.
@@ -91,6 +93,7 @@ func (c Config) check() error {
 	return errors.Join(
 		box.Required("Ledger", c.Ledger),
 		box.Required("Mail", c.Mail),
+		box.Required("Search", c.Search),
 		box.Required("Warehouse", c.Warehouse),
 		box.Required("OrdersVerifier", c.OrdersVerifier),
 		box.Required("Payments", c.Payments),
@@ -101,6 +104,7 @@ func (c Config) check() error {
 		box.Distinct(
 			box.Endpoint{Name: "ledger", Destination: c.Ledger, Keyed: true},
 			box.Endpoint{Name: "mail", Destination: c.Mail, Keyed: true},
+			box.Endpoint{Name: "search", Destination: c.Search, Keyed: true},
 			box.Endpoint{Name: "warehouse", Destination: c.Warehouse, Keyed: true},
 		),
 	)
@@ -178,6 +182,13 @@ func (c Config) loops(store *Store) []*engine.Loop {
 			Policy:      events.MailDestinationPolicy(),
 		}),
 		outbox.NewPoller(outbox.PollerConfig{
+			Name:        "search",
+			Scope:       events.SearchDestination,
+			Store:       store.SearchDestination(),
+			Destination: c.Search,
+			Policy:      events.SearchDestinationPolicy(),
+		}),
+		outbox.NewPoller(outbox.PollerConfig{
 			Name:        "warehouse",
 			Scope:       events.WarehouseDestination,
 			Store:       store.WarehouseDestination(),
@@ -187,7 +198,7 @@ func (c Config) loops(store *Store) []*engine.Loop {
 		inbox.NewRelay(inbox.RelayConfig[*sql.Tx]{
 			Scope:  events.PushSources,
 			Store:  store.Push(),
-			Push:   store,
+			Push:   store.Push(),
 			Routed: events.Routed,
 			Remap: map[string]inbox.Remap[*sql.Tx]{
 				"returns": events.RemapReturns(c.ReturnsMap),
@@ -198,7 +209,7 @@ func (c Config) loops(store *Store) []*engine.Loop {
 			Name:     "payments",
 			Scope:    events.PaymentsSource,
 			Store:    store.PaymentsSource(),
-			Pull:     store,
+			Pull:     store.PaymentsSource(),
 			Handlers: events.HandlePayments(c.Payments),
 			Logger:   c.Logger,
 			Policy:   events.PaymentsSourcePolicy(),
@@ -207,7 +218,7 @@ func (c Config) loops(store *Store) []*engine.Loop {
 			Name:     "stock",
 			Scope:    events.StockSource,
 			Store:    store.StockSource(),
-			Pull:     store,
+			Pull:     store.StockSource(),
 			Handlers: events.HandleStock(c.Stock),
 			Logger:   c.Logger,
 			Policy:   events.StockSourcePolicy(),
@@ -248,6 +259,7 @@ func Migrate(ctx context.Context, db *sql.DB) (migrate.Report, error) {
 	set.Scopes = []migrate.Scope{
 		{Number: int32(events.LedgerDestination), Kind: migrate.KindDestination, Name: "ledger"},
 		{Number: int32(events.MailDestination), Kind: migrate.KindDestination, Name: "mail"},
+		{Number: int32(events.SearchDestination), Kind: migrate.KindDestination, Name: "search"},
 		{Number: int32(events.WarehouseDestination), Kind: migrate.KindDestination, Name: "warehouse"},
 		{Number: int32(events.OrdersSource), Kind: migrate.KindPushSource, Name: "orders"},
 		{Number: int32(events.PaymentsSource), Kind: migrate.KindSource, Name: "payments"},

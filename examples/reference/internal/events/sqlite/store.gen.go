@@ -49,46 +49,49 @@ func NewStore(db *sql.DB) *Store { return &Store{db: db} }
 var (
 	_ lane.Keeper              = (*Store)(nil)
 	_ inbox.ReceiveStore       = (*Store)(nil)
-	_ lane.Store               = (*OutboxStore)(nil)
-	_ lane.Store               = (*InboxStore)(nil)
-	_ inbox.PullStore[*sql.Tx] = (*InboxStore)(nil)
-	_ inbox.PushStore[*sql.Tx] = (*InboxStore)(nil)
+	_ lane.Store               = (*OutboxScope)(nil)
+	_ lane.Store               = (*InboxScope)(nil)
+	_ inbox.PullStore[*sql.Tx] = (*InboxScope)(nil)
+	_ inbox.PushStore[*sql.Tx] = (*InboxScope)(nil)
 )
 
-// An OutboxStore is one destination of a Store.
-type OutboxStore struct{ scope }
+// An OutboxScope is one destination of a Store.
+type OutboxScope struct{ scope }
 
 // Outbox returns the store of one destination.
-func (s *Store) Outbox(number lane.Scope) *OutboxStore {
-	return &OutboxStore{scope{db: s.db, number: int64(number), queue: outboxQueue{}}}
+func (s *Store) Outbox(number lane.Scope) *OutboxScope {
+	return &OutboxScope{scope{db: s.db, number: int64(number), queue: outboxQueue{}}}
 }
 
-// An InboxStore is one pull source of a Store, or all push sources together.
-type InboxStore struct{ scope }
+// An InboxScope is one pull source of a Store, or all push sources together.
+type InboxScope struct{ scope }
 
 // Inbox returns the store of one pull source, or of all push sources together.
-func (s *Store) Inbox(number lane.Scope) *InboxStore {
-	return &InboxStore{scope{db: s.db, number: int64(number), queue: inboxQueue{}}}
+func (s *Store) Inbox(number lane.Scope) *InboxScope {
+	return &InboxScope{scope{db: s.db, number: int64(number), queue: inboxQueue{}}}
 }
 
 // Push returns the store of all push sources together, from which the relay
 // moves messages to the outbox.
-func (s *Store) Push() *InboxStore { return s.Inbox(pushScope) }
+func (s *Store) Push() *InboxScope { return s.Inbox(pushScope) }
 
 // LedgerDestination returns the store of destination ledger.
-func (s *Store) LedgerDestination() *OutboxStore { return s.Outbox(2010243311) }
+func (s *Store) LedgerDestination() *OutboxScope { return s.Outbox(2010243311) }
 
 // MailDestination returns the store of destination mail.
-func (s *Store) MailDestination() *OutboxStore { return s.Outbox(2123916029) }
+func (s *Store) MailDestination() *OutboxScope { return s.Outbox(2123916029) }
+
+// SearchDestination returns the store of destination search.
+func (s *Store) SearchDestination() *OutboxScope { return s.Outbox(1519299615) }
 
 // WarehouseDestination returns the store of destination warehouse.
-func (s *Store) WarehouseDestination() *OutboxStore { return s.Outbox(64148466) }
+func (s *Store) WarehouseDestination() *OutboxScope { return s.Outbox(64148466) }
 
 // PaymentsSource returns the store of source payments.
-func (s *Store) PaymentsSource() *InboxStore { return s.Inbox(1585940069) }
+func (s *Store) PaymentsSource() *InboxScope { return s.Inbox(1585940069) }
 
 // StockSource returns the store of source stock.
-func (s *Store) StockSource() *InboxStore { return s.Inbox(1171950313) }
+func (s *Store) StockSource() *InboxScope { return s.Inbox(1171950313) }
 
 // Appender stores records through a transaction of the caller. The transaction
 // should begin IMMEDIATE: SQLite may refuse to write in one that has read.
@@ -122,15 +125,7 @@ func appendRecord(ctx context.Context, q *db.Queries, r outbox.Record) error {
 	err = q.OutboxPublish(ctx, db.OutboxPublishParams{
 		ID: r.ID.String(), Topic: r.Topic, Key: r.Key, Payload: string(r.Payload), Headers: headers, Version: r.Version,
 	})
-	return refused(r.Topic, sqlitestore.Classify("publish "+r.Topic, err))
-}
-
-// refused names the topic in an error that the trigger raised.
-func refused(topic string, err error) error {
-	if c, ok := err.(*event.ConfigurationError); ok {
-		c.Topic = topic
-	}
-	return err
+	return sqlitestore.Classify("publish "+r.Topic, err)
 }
 
 // A scope is one set of lanes: a destination, a pull source, or all push
@@ -503,7 +498,7 @@ func (s *Store) Receive(ctx context.Context, source inbox.SourceRef, messages []
 		for i, m := range messages {
 			var err error
 			if dispositions[i], err = receive(ctx, db.New(prepared), source, m); err != nil {
-				return refused(m.EventType, sqlitestore.Classify("receive", err))
+				return sqlitestore.Classify("receive", err)
 			}
 		}
 		return nil
@@ -560,7 +555,7 @@ func (s *Store) PurgeReceipts(ctx context.Context, source inbox.SourceRef, reten
 
 // Handle implements inbox.PullStore. Nobody else can write while the handler's
 // transaction is open, so the fence that held at its beginning holds at its end.
-func (s *InboxStore) Handle(ctx context.Context, owner string, row lane.Row, lease lane.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func (s *InboxScope) Handle(ctx context.Context, owner string, row lane.Row, lease lane.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
 		if _, held, err := s.fence(ctx, db.New(tx), owner, lease); err != nil || !held {
 			return lost(err)
@@ -581,7 +576,7 @@ func lost(err error) error {
 }
 
 // complete removes a message that was handled, fenced by owner and token.
-func (s *InboxStore) complete(ctx context.Context, q *db.Queries, owner string, lease lane.Lease, row lane.Row) error {
+func (s *InboxScope) complete(ctx context.Context, q *db.Queries, owner string, lease lane.Lease, row lane.Row) error {
 	b, held, err := s.fence(ctx, q, owner, lease)
 	if err != nil || !held {
 		return lost(err)
@@ -598,14 +593,14 @@ func (s *InboxStore) complete(ctx context.Context, q *db.Queries, owner string, 
 
 // take removes one message together with its hold; found is false when it is
 // gone.
-func (s *InboxStore) take(ctx context.Context, q *db.Queries, b lane.Lease, row lane.Row) (found bool, err error) {
+func (s *InboxScope) take(ctx context.Context, q *db.Queries, b lane.Lease, row lane.Row) (found bool, err error) {
 	gone, err := s.finish(ctx, q, b, []lane.Settlement{{Lane: row.Lane, Sequence: row.Message.Sequence, Held: row.Held}})
 	return len(gone) == 0, err
 }
 
 // Move implements inbox.PushStore. It never answers lane.ErrBusy: the write lock
 // of the file is the lock of every key.
-func (s *InboxStore) Move(ctx context.Context, owner string, runs []lane.Run, remap inbox.Remap[*sql.Tx]) ([]lane.Verdict, error) {
+func (s *InboxScope) Move(ctx context.Context, owner string, runs []lane.Run, remap inbox.Remap[*sql.Tx]) ([]lane.Verdict, error) {
 	verdicts := make([]lane.Verdict, len(runs))
 	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
 		prepared := sqlitestore.Prepare(tx)
@@ -627,7 +622,7 @@ func (s *InboxStore) Move(ctx context.Context, owner string, runs []lane.Run, re
 
 // A mover moves messages in one transaction.
 type mover struct {
-	scope *InboxStore
+	scope *InboxScope
 	tx    *sql.Tx
 	q     *db.Queries
 	owner string
@@ -707,9 +702,24 @@ func (s *Store) at(number lane.Scope) *scope {
 	return &s.Outbox(number).scope
 }
 
-// DeadLetters lists the dead letters of a scope behind a sequence, in their
-// order, most at the most.
-func (s *Store) DeadLetters(ctx context.Context, number lane.Scope, after int64, most int) ([]lane.DeadLetter, error) {
+// deadLettersPage is the number of dead letters read at once.
+const deadLettersPage = 500
+
+// DeadLetters lists the dead letters of a scope in the order of their sequence.
+func (s *Store) DeadLetters(ctx context.Context, number lane.Scope) ([]lane.DeadLetter, error) {
+	var letters []lane.DeadLetter
+	for after := int64(0); ; after = letters[len(letters)-1].Message.Sequence {
+		page, err := s.DeadLettersAfter(ctx, number, after, deadLettersPage)
+		letters = append(letters, page...)
+		if err != nil || len(page) < deadLettersPage {
+			return letters, err
+		}
+	}
+}
+
+// DeadLettersAfter lists at most most dead letters of a scope whose sequence is
+// above after.
+func (s *Store) DeadLettersAfter(ctx context.Context, number lane.Scope, after int64, most int) ([]lane.DeadLetter, error) {
 	letters, err := s.at(number).queue.deadLetters(ctx, db.New(s.db), db.OutboxDeadLettersParams{Scope: int64(number), After: after, MaxRows: int64(most)})
 	return letters, sqlitestore.Classify("list dead letters", err)
 }
@@ -735,14 +745,12 @@ func (s *Store) ParkKey(ctx context.Context, number lane.Scope, key, reason stri
 
 // ReleaseKey ends every park of a key: the operator's and that of an exhausted
 // message at its head, whose attempts start again. A retry that was due later
-// still is. It reports whether anything was parked.
-func (s *Store) ReleaseKey(ctx context.Context, number lane.Scope, key string) (bool, error) {
-	var n int64
-	err := s.withLane(ctx, "release", key, func(q *db.Queries, l int64) (err error) {
-		n, err = q.LaneUnpark(ctx, db.LaneUnparkParams{Scope: int64(number), Lane: l})
+// still is. The reason is not recorded.
+func (s *Store) ReleaseKey(ctx context.Context, number lane.Scope, key, reason string) error {
+	return s.withLane(ctx, "release", key, func(q *db.Queries, l int64) error {
+		_, err := q.LaneUnpark(ctx, db.LaneUnparkParams{Scope: int64(number), Lane: l})
 		return err
 	})
-	return n > 0, err
 }
 
 // withLane calls fn with the lane of a key.

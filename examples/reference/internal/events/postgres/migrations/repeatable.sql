@@ -11,7 +11,7 @@ DECLARE
 BEGIN
   SELECT string_agg(format('%s %L', s.kind, s.name), ', ' ORDER BY s.kind, s.name) INTO stranded
     FROM public.lane_scope AS s
-   WHERE s.scope <> ALL ('{2010243311,2123916029,64148466,1617585631,1585940069,1207832205,1171950313,1}'::integer[])
+   WHERE s.scope <> ALL ('{2010243311,2123916029,1519299615,64148466,1617585631,1585940069,1207832205,1171950313,1}'::integer[])
      AND (EXISTS (SELECT FROM public.outbox AS o WHERE o.destination = s.scope)
        OR EXISTS (SELECT FROM public.inbox AS i WHERE i.scope = s.scope)
        OR EXISTS (SELECT FROM public.inbox AS i WHERE i.source = s.scope));
@@ -63,8 +63,9 @@ CREATE OR REPLACE FUNCTION public.outbox_route(topic text) RETURNS integer[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $route$
   SELECT array_remove(ARRAY[
-    CASE WHEN topic = ANY ('{"audit.written.v1"}'::text[]) OR topic COLLATE "C" LIKE 'order.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'shipment.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'parcel.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'return.%' ESCAPE '!' THEN 64148466 END -- warehouse,
-    CASE WHEN topic = ANY ('{"account.opened.v1","audit.written.v1"}'::text[]) OR topic COLLATE "C" LIKE 'order.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'payment.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'invoice.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'shipment.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'parcel.%' ESCAPE '!' THEN 2010243311 END -- ledger,
+    CASE WHEN topic = ANY ('{"audit.written.v1"}'::text[]) OR topic COLLATE "C" LIKE 'order.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'shipment.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'parcel.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'return.%' ESCAPE '!' THEN 64148466 END, -- warehouse
+    CASE WHEN topic COLLATE "C" LIKE 'invoice.%' ESCAPE '!' THEN 1519299615 END, -- search
+    CASE WHEN topic = ANY ('{"account.opened.v1","audit.written.v1"}'::text[]) OR topic COLLATE "C" LIKE 'order.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'payment.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'shipment.%' ESCAPE '!' OR topic COLLATE "C" LIKE 'parcel.%' ESCAPE '!' THEN 2010243311 END, -- ledger
     CASE WHEN topic = ANY ('{"mail.requested.v1"}'::text[]) THEN 2123916029 END -- mail
   ]::integer[], NULL)
 $route$;
@@ -194,17 +195,18 @@ END $triggers$;
 -- +goose StatementEnd
 
 -- Scopes and their buckets. Those of removed ones go, except for the name while dead letters refer to it.
-DELETE FROM public.lane_bucket AS b WHERE b.scope <> ALL ('{2010243311,2123916029,64148466,1617585631,1585940069,1207832205,1171950313,1}'::integer[]);
-DELETE FROM public.lane_hold AS h WHERE h.scope <> ALL ('{2010243311,2123916029,64148466,1617585631,1585940069,1207832205,1171950313,1}'::integer[]);
-DELETE FROM public.lane_owner AS w WHERE w.scope <> ALL ('{2010243311,2123916029,64148466,1617585631,1585940069,1207832205,1171950313,1}'::integer[]);
+DELETE FROM public.lane_bucket AS b WHERE b.scope <> ALL ('{2010243311,2123916029,1519299615,64148466,1617585631,1585940069,1207832205,1171950313,1}'::integer[]);
+DELETE FROM public.lane_hold AS h WHERE h.scope <> ALL ('{2010243311,2123916029,1519299615,64148466,1617585631,1585940069,1207832205,1171950313,1}'::integer[]);
+DELETE FROM public.lane_owner AS w WHERE w.scope <> ALL ('{2010243311,2123916029,1519299615,64148466,1617585631,1585940069,1207832205,1171950313,1}'::integer[]);
 DELETE FROM public.lane_scope AS s
- WHERE s.scope <> ALL ('{2010243311,2123916029,64148466,1617585631,1585940069,1207832205,1171950313,1}'::integer[])
+ WHERE s.scope <> ALL ('{2010243311,2123916029,1519299615,64148466,1617585631,1585940069,1207832205,1171950313,1}'::integer[])
    AND NOT EXISTS (SELECT FROM public.outbox_dead AS x WHERE x.destination = s.scope)
    AND NOT EXISTS (SELECT FROM public.inbox_dead AS x WHERE x.scope = s.scope OR x.source = s.scope);
 
 INSERT INTO public.lane_scope (scope, kind, name) VALUES
   (2010243311, 'destination', 'ledger'),
   (2123916029, 'destination', 'mail'),
+  (1519299615, 'destination', 'search'),
   (64148466, 'destination', 'warehouse'),
   (1617585631, 'push source', 'orders'),
   (1585940069, 'source', 'payments'),
@@ -215,7 +217,7 @@ ON CONFLICT (scope) DO UPDATE SET kind = excluded.kind, name = excluded.name;
 
 INSERT INTO public.lane_bucket (scope, bucket, lo, hi)
 SELECT s.scope, g.bucket::smallint, g.bucket::bigint << 57, (g.bucket::bigint << 57) | 144115188075855871
-  FROM unnest('{2010243311,2123916029,64148466,1585940069,1171950313,1}'::integer[]) AS s(scope) CROSS JOIN generate_series(-64, 63) AS g(bucket)
+  FROM unnest('{2010243311,2123916029,1519299615,64148466,1585940069,1171950313,1}'::integer[]) AS s(scope) CROSS JOIN generate_series(-64, 63) AS g(bucket)
 ON CONFLICT (scope, bucket) DO NOTHING;
 
 -- Views for people who look for a state. A message is parked when it, or the whole lane, waits for an operator;

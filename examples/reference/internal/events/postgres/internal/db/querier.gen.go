@@ -107,6 +107,8 @@ type Querier interface {
 	// OutboxUnpark lets a key go on: an operator's park ends, and a parked message at its head is tried again with all its
 	// attempts. A lane that only waits for its next attempt is left alone.
 	OutboxUnpark(ctx context.Context, arg OutboxUnparkParams) (int64, error)
+	// OutboxWaitLocks takes the locks of keys, each once and in the order of their numbers, and waits for them.
+	OutboxWaitLocks(ctx context.Context, arg OutboxWaitLocksParams) error
 	// ScopeCounts gives, per scope, what waits and what is dead. Exact, one scan of the tables: for people, not for a scraper.
 	ScopeCounts(ctx context.Context) ([]ScopeCountsRow, error)
 }

@@ -1556,6 +1556,22 @@ func (q *Queries) OutboxUnpark(ctx context.Context, arg OutboxUnparkParams) (int
 	return result.RowsAffected(), nil
 }
 
+const outboxWaitLocks = `-- name: OutboxWaitLocks :exec
+SELECT count(CASE WHEN pg_advisory_xact_lock(k.lane) IS NOT NULL THEN 1 END)::bigint AS locks
+  FROM (SELECT DISTINCT public.outbox_lane(u.key) AS lane FROM unnest($1::text[]) AS u(key)
+         ORDER BY 1 OFFSET 0) AS k
+`
+
+type OutboxWaitLocksParams struct {
+	Keys []string
+}
+
+// OutboxWaitLocks takes the locks of keys, each once and in the order of their numbers, and waits for them.
+func (q *Queries) OutboxWaitLocks(ctx context.Context, arg OutboxWaitLocksParams) error {
+	_, err := q.db.Exec(ctx, outboxWaitLocks, arg.Keys)
+	return err
+}
+
 const scopeCounts = `-- name: ScopeCounts :many
 SELECT s.scope, s.kind, s.name, coalesce(w.waiting, 0)::bigint AS waiting, coalesce(w.oldest_ms, 0)::bigint AS oldest_ms,
        (SELECT count(*) FROM public.lane_hold AS h WHERE h.scope = s.scope AND NOT h.parked)::bigint AS retrying,

@@ -388,7 +388,7 @@ DELETE FROM inbox AS x
  WHERE x.sequence IN (SELECT value FROM json_each(CAST(?1 AS TEXT)))
    AND +x.scope = CAST(?2 AS INTEGER)
    AND +x.lane >= CAST(?3 AS INTEGER) AND +x.lane <= CAST(?4 AS INTEGER)
-RETURNING x.sequence
+RETURNING sequence
 `
 
 type InboxRemoveParams struct {
@@ -433,7 +433,7 @@ SELECT x.scope, x.lane, x.version, x.id, x.aggregate_id, x.event_type, x.payload
   FROM inbox_dead AS x
  WHERE x.scope = CAST(?1 AS INTEGER)
    AND x.id IN (SELECT value FROM json_each(CAST(?2 AS TEXT)))
- ORDER BY x.sequence
+ ORDER BY +x.sequence
 `
 
 type InboxReplayParams struct {
@@ -818,7 +818,7 @@ func (q *Queries) LanePark(ctx context.Context, arg LaneParkParams) error {
 
 const laneParked = `-- name: LaneParked :many
 SELECT h.lane FROM lane_hold AS h
- WHERE h.scope = CAST(?1 AS INTEGER) AND h.sequence = 0 AND h.parked = 1
+ WHERE h.scope = CAST(?1 AS INTEGER) AND h.sequence = 0
    AND h.lane >= CAST(?2 AS INTEGER) AND h.lane <= CAST(?3 AS INTEGER)
  ORDER BY h.lane
 `
@@ -1288,7 +1288,7 @@ DELETE FROM outbox AS x
  WHERE x.sequence IN (SELECT value FROM json_each(CAST(?1 AS TEXT)))
    AND +x.destination = CAST(?2 AS INTEGER)
    AND +x.lane >= CAST(?3 AS INTEGER) AND +x.lane <= CAST(?4 AS INTEGER)
-RETURNING x.sequence
+RETURNING sequence
 `
 
 type OutboxRemoveParams struct {
@@ -1333,7 +1333,7 @@ SELECT x.destination, x.lane, x.version, x.id, x."key", x.topic, x.payload, x.he
   FROM outbox_dead AS x
  WHERE x.destination = CAST(?1 AS INTEGER)
    AND x.id IN (SELECT value FROM json_each(CAST(?2 AS TEXT)))
- ORDER BY x.sequence
+ ORDER BY +x.sequence
 `
 
 type OutboxReplayParams struct {
