@@ -414,6 +414,24 @@ func TestPostgresServiceCompilesNothingElse(t *testing.T) {
 			t.Errorf("go.sum of a service on PostgreSQL has %s, which pgx alone does not need", module)
 		}
 	}
+
+	// With everything vendored it builds as well, and vendor holds no more.
+	goRun(t, service, "mod", "vendor")
+	cmd := exec.Command("go", "build", "-mod=vendor", "./...")
+	cmd.Dir = service
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("build with a vendor folder: %v\n%s", err, out)
+	}
+	vendored, err := os.ReadFile(filepath.Join(service, "vendor", "modules.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(vendored)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "modernc.org/"); ok {
+			t.Errorf("vendor holds modernc.org/%s", name)
+		}
+	}
 }
 
 // sums returns the paths of the modules in go.sum, each once.
