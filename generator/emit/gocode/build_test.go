@@ -201,3 +201,32 @@ func TestNewerGeneratedCodeDoesNotCompile(t *testing.T) {
 		t.Errorf("error %v:\n%s", err, output)
 	}
 }
+
+// TestSmallModelsCompile leaves out one thing after the other.
+func TestSmallModelsCompile(t *testing.T) {
+	m := service(t, rich())
+	for name, cut := range map[string]func(m *model.Model){
+		"nothing": func(m *model.Model) {
+			m.Keys, m.Events, m.Sources, m.Destinations, m.Routes, m.Catalogs = nil, nil, nil, nil, nil, nil
+		},
+		"publishing": func(m *model.Model) { m.Sources = nil },
+		"nocatalogs": func(m *model.Model) { m.Catalogs, m.Sources = nil, m.Sources[:2] },
+		"onesource":  func(m *model.Model) { m.Sources = m.Sources[:1] },
+		"pull":       func(m *model.Model) { m.Sources = m.Sources[2:3] },
+		"onlyreceiving": func(m *model.Model) {
+			m.Destinations, m.Routes, m.Catalogs, m.Events = nil, nil, nil, m.Events[4:5]
+			m.Sources[2].Events = m.Sources[2].Events[:1]
+		},
+		"plain": func(m *model.Model) {
+			m.Keys, m.Sources, m.Catalogs = nil, nil, nil
+			m.Events = m.Events[5:6]
+		},
+	} {
+		small := rich()
+		cut(small)
+		small.Go.Out, small.Go.Import = "small/"+name, "example.com/shop/small/"+name
+		m.writeFiles(emit(t, small))
+		fakeStores(m, small)
+	}
+	m.must("vet", "./small/...")
+}

@@ -45,6 +45,10 @@ func (g *generator) handler(f *jen.File, s *model.Source) {
 			group.Id(e.GoName).Params(jen.Id("ctx").Qual("context", "Context"), jen.Id("tx").Id("Tx"),
 				jen.Id("m").Qual(rtInbox, "Message").Index(g.eventType(e))).Error()
 		}
+		if s.Other {
+			comment(group, "Other handles every other event type.")
+			group.Id("Other").Params(jen.Id("ctx").Qual("context", "Context"), jen.Id("tx").Id("Tx"), jen.Id("m").Qual(rtInbox, "Raw")).Error()
+		}
 	})
 	result := jen.Map(jen.String()).Qual(rtInbox, "Handler").Index(jen.Id("Tx"))
 	f.Line()
@@ -54,6 +58,9 @@ func (g *generator) handler(f *jen.File, s *model.Source) {
 			for _, e := range s.Events {
 				group.Id("Topic"+e.GoName).Op(":").Qual(rtInbox, "Decode").
 					Call(jen.Id("Decode"+e.GoName), jen.Id("h").Dot(e.GoName)).Op(",")
+			}
+			if s.Other {
+				group.Qual(rtInbox, "OtherTypes").Op(":").Id("h").Dot("Other").Op(",")
 			}
 		})))
 }
