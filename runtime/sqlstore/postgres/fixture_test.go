@@ -193,7 +193,7 @@ func (c *client) acquire(ttl time.Duration) {
 
 // start returns a fetch of all buckets from their beginning.
 func (c *client) start() lane.FetchParams {
-	p := lane.FetchParams{Owner: c.owner, MaxLanes: 64, MaxRun: 100, MaxRows: 10000, ScanLanes: 512}
+	p := lane.FetchParams{Owner: c.owner, MaxLanes: 64, MaxRun: 10000, MaxRows: 10000, ScanLanes: 512}
 	for _, l := range c.leases {
 		p.Cursors = append(p.Cursors, lane.Cursor{Lease: l, Lane: l.Lo})
 	}
