@@ -76,9 +76,9 @@ func TestReplicasShareFairly(t *testing.T) {
 func TestAKilledReplicaIsReplacedAfterItsLease(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.publish(keys(60, 30)...)
-		send := func(context.Context, event.Message) error { time.Sleep(20 * time.Millisecond); return nil }
+		send := func(context.Context, event.Message) error { time.Sleep(200 * time.Millisecond); return nil }
 		a, b := w.replica("a", quick, send), w.replica("b", quick, send)
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(5 * time.Second)
 		killed := time.Now()
 		a.kill()
 		w.await(20*time.Second, "takeover", func() bool { return w.held()[b.process.Owner()] == 128 })

@@ -279,13 +279,16 @@ func seen[E schedule.Event](w *world) []E {
 // await lets (fake) time pass until done, and fails after limit.
 func (w *world) await(limit time.Duration, what string, done func() bool) time.Duration {
 	w.t.Helper()
-	start := time.Now()
+	start, pause := time.Now(), time.Millisecond
 	for !done() {
+		if time.Since(start) > 100*time.Millisecond {
+			pause = 10 * time.Millisecond
+		}
 		if time.Since(start) > limit {
 			w.t.Errorf("not within %v: %s; %d waiting, %d delivered\n%v", limit, what, len(w.db.Waiting(shop)), w.check.Delivered(), w.check.Report().Err())
 			w.abort()
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(pause)
 		synctest.Wait()
 	}
 	return time.Since(start)
