@@ -41,14 +41,17 @@ func Channel(schema, prefix string) string {
 type Waker struct {
 	pool    *pgxpool.Pool
 	channel string
-	// Times; tests shorten them.
+	// announce is Announce, and the times are the constants above, except in tests.
+	announce                           func(context.Context) error
 	probeWait, heartbeat, reconnectMin time.Duration
 }
 
 // NewWaker returns the waker of the tables with this schema and prefix. Announce
 // uses the pool; Listen connects on its own with the pool's settings.
 func NewWaker(pool *pgxpool.Pool, schema, prefix string) *Waker {
-	return &Waker{pool: pool, channel: Channel(schema, prefix), probeWait: probeWait, heartbeat: heartbeat, reconnectMin: reconnectMin}
+	w := &Waker{pool: pool, channel: Channel(schema, prefix), probeWait: probeWait, heartbeat: heartbeat, reconnectMin: reconnectMin}
+	w.announce = w.Announce
+	return w
 }
 
 // Announce implements lane.Waker. Call it outside of business transactions:
@@ -141,7 +144,7 @@ func (w *Waker) connect(ctx context.Context) (*pgx.Conn, error) {
 // probe notifies itself through the pool and waits until it hears it. The
 // connection must be used by nobody else.
 func (w *Waker) probe(ctx context.Context, conn *pgx.Conn) error {
-	if err := w.Announce(ctx); err != nil {
+	if err := w.announce(ctx); err != nil {
 		return err
 	}
 	wait, cancel := context.WithTimeout(ctx, w.probeWait)
