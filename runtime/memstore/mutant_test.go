@@ -176,6 +176,12 @@ var mutants = map[string]struct {
 	"another body is a duplicate": {"SameKeyOtherBodyConflicts", func(db *DB, h *storetest.DB[*Tx]) {
 		h.Receive = forgiving{db}
 	}},
+	"announcements are lost": {"AnnouncementsWakeListeners", func(db *DB, h *storetest.DB[*Tx]) {
+		h.Waker = deaf{db}
+	}},
+	"announcements are lost, but listeners wake by themselves": {"AnnouncementsWakeListeners", func(db *DB, h *storetest.DB[*Tx]) {
+		h.Waker = restless{deaf{db}}
+	}},
 	"a replay keeps its place": {"ReplayRunsBehindThoseThatPassed", func(db *DB, h *storetest.DB[*Tx]) {
 		h.Replay = func(_ context.Context, n lane.Scope, ids ...event.UUID) error {
 			db.mu.Lock()
@@ -336,6 +342,28 @@ func (f forgiving) Receive(ctx context.Context, s inbox.SourceRef, m []inbox.Inc
 		}
 	}
 	return got, err
+}
+
+// deaf announces to nobody.
+type deaf struct{ *DB }
+
+func (deaf) Announce(context.Context) error { return nil }
+
+// restless wakes its listeners at times, announcement or not, as a heartbeat
+// does.
+type restless struct{ deaf }
+
+func (r restless) Listen(ctx context.Context, wake func()) error {
+	beat := time.NewTicker(time.Second)
+	defer beat.Stop()
+	for {
+		select {
+		case <-beat.C:
+			wake()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // mutantVariable names the mutant that a child process runs the suite on.
