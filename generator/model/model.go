@@ -213,6 +213,9 @@ type Source struct {
 	AggregateIDMissing string
 	// Events are the events a pull source hands to its handler, sorted by topic.
 	Events []*Event
+	// Other says that a pull source takes every event type: its handler has a
+	// method Other for those that Events does not list.
+	Other bool
 	// Map says that a push source has a generated mapping hook.
 	Map bool
 	// Receipts is how long idempotency keys are remembered after their message

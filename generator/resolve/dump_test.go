@@ -155,7 +155,7 @@ func (d *dumper) source(s *model.Source) {
 	d.line(0, "source %s %s #%d %s %s%s%s%s", s.Name, s.GoName, s.Number, s.Type, mode, opt(" at ", s.Path), opt(" was ", s.RemovedFrom), quote(" doc ", s.Doc))
 	d.line(1, "key %q type %q aggregate %q missing %s receipts %s max %d", s.IdempotencyKey, s.EventType, s.AggregateID, s.AggregateIDMissing, s.Receipts, s.MaxBytes)
 	if s.Pull {
-		d.line(1, "events %s", topics(s.Events))
+		d.line(1, "events %s%s", topics(s.Events), map[bool]string{true: " and others"}[s.Other])
 		d.delivery(s.Delivery)
 	}
 }

@@ -33,7 +33,7 @@ func (r *resolver) resolveSources() {
 		}
 		r.transport(s.Type, s.Broker, what)
 		r.word(s.Mode, what+": mode", "push", "pull")
-		out.Pull, out.Map = s.Mode.V == "pull", s.Map.V
+		out.Pull, out.Map, out.Other = s.Mode.V == "pull", s.Map.V, s.Other.V
 		if out.GoName = r.flowName("source", s.Name, s.GoName, folded); out.GoName != "" {
 			r.claimSource(s, out, what)
 		}
@@ -181,6 +181,9 @@ func (r *resolver) mode(s *schema.Source, out *model.Source, what string) {
 		if s.Delivery.At.Pos.Line != 0 {
 			r.report(s.Delivery.At, "no-effect", "set it on the destinations; or add mode: pull", "%s is a push source and has no delivery policy", what)
 		}
+		if out.Other {
+			r.report(s.Other.Mark, "no-effect", "routes decide which types it takes; or add mode: pull", "%s is a push source and has no %q", what, "other")
+		}
 		return
 	}
 	out.Delivery = r.delivery(&s.Delivery, what)
@@ -191,7 +194,12 @@ func (r *resolver) mode(s *schema.Source, out *model.Source, what string) {
 	for _, e := range r.events {
 		e.pulled = e.pulled || slices.Contains(out.Events, e.event)
 	}
-	if len(s.Events) == 0 && !r.file.Faulty {
-		r.report(s.Name.Mark, "missing-key", "list the events that its handler takes", "%s is a pull source and has no %q", what, "events")
+	for _, e := range out.Events {
+		if out.Other && e.GoName == "Other" {
+			r.report(s.Other.Mark, "name-collision", "give the event another go_name", "%s: event %s would share the handler's method Other", what, e.Topic)
+		}
+	}
+	if len(s.Events) == 0 && !out.Other && !r.file.Faulty {
+		r.report(s.Name.Mark, "missing-key", "list the events that its handler takes, or write other: true", "%s is a pull source and has no %q", what, "events")
 	}
 }

@@ -181,6 +181,7 @@ type Source struct {
 	AggregateIDMissing Text
 	Events             []Text
 	EventsAt           Mark
+	Other              Value[bool]
 	Map                Value[bool]
 	Receipts           Value[time.Duration]
 	MaxBytes           Value[int64]

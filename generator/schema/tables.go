@@ -97,6 +97,7 @@ func init() {
 		noting(prop("aggregate_id_path", "Where the aggregate id, which orders messages, is found.", rules, func(s *Source) *[]Text { return &s.AggregateIDPath }), func(s *Source) *Mark { return &s.Extraction }),
 		prop("aggregate_id_missing", "What happens without an aggregate id: reject (default) or unordered.", words("reject", "unordered"), func(s *Source) *Text { return &s.AggregateIDMissing }),
 		noting(prop("events", "The events that a pull source hands to its handler.", oneOrMore, func(s *Source) *[]Text { return &s.Events }), func(s *Source) *Mark { return &s.EventsAt }),
+		prop("other", "Whether a pull source takes every event type; its handler's Other gets those that events does not list.", yes, func(s *Source) *Value[bool] { return &s.Other }),
 		prop("map", "Whether a hook of the service turns messages into events.", yes, func(s *Source) *Value[bool] { return &s.Map }),
 		prop("receipts", "How long idempotency keys outlive their messages; default 7d.", duration, func(s *Source) *Value[time.Duration] { return &s.Receipts }),
 		prop("max_bytes", "The largest body; default 1MiB.", size, func(s *Source) *Value[int64] { return &s.MaxBytes }),

@@ -26,6 +26,9 @@ import (
 // context. ctx ends when trust in the lease ends.
 type Handler[Tx any] func(ctx context.Context, tx Tx, m Raw) error
 
+// OtherTypes stands for every event type that has no handler of its own.
+const OtherTypes = "*"
+
 // Decode returns a handler that hands h the decoded payload. A payload that
 // cannot be decoded is a permanent failure.
 func Decode[E any, Tx any](decode func([]byte) (E, error), h func(context.Context, Tx, Message[E]) error) Handler[Tx] {
@@ -45,7 +48,8 @@ type WorkerConfig[Tx any] struct {
 	Scope lane.Scope
 	Store lane.Store
 	Pull  PullStore[Tx]
-	// Handlers by event type. A message of another type goes to the dead letters.
+	// Handlers by event type; the one under OtherTypes takes every other type.
+	// Without it, a message of another type goes to the dead letters.
 	Handlers map[string]Handler[Tx]
 	// GapTimeout is how long a message may report a gap, counted in this process
 	// from its first report, before it goes to the dead letters; 0 means for ever.
@@ -98,6 +102,9 @@ func (w *worker[Tx]) Deliver(ctx context.Context, owner string, run lane.Run) la
 // handle completes one message or returns a classified error.
 func (w *worker[Tx]) handle(ctx context.Context, owner string, row lane.Row, l lane.Lease) error {
 	h := w.c.Handlers[row.Message.Topic]
+	if h == nil {
+		h = w.c.Handlers[OtherTypes]
+	}
 	if h == nil {
 		return event.AsPermanent(fmt.Errorf("source %s has no handler for %q", w.c.Name, row.Message.Topic))
 	}

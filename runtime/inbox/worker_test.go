@@ -129,6 +129,26 @@ func TestWorkerSortsErrors(t *testing.T) {
 	}
 }
 
+func TestWorkerHandsOtherTypesToOther(t *testing.T) {
+	inWorld(t, func(w *world) {
+		var got []string
+		note := func(name string) inbox.Handler[*memstore.Tx] {
+			return func(_ context.Context, _ *memstore.Tx, m inbox.Raw) error {
+				got = append(got, name+" "+m.Topic)
+				return nil
+			}
+		}
+		w.receive(paymentSource, "payment.unknown", "A")
+		w.receive(paymentSource, captured, "A")
+		stop := w.run(w.worker(handlers{captured: note("own"), inbox.OtherTypes: note("other")}, nil))
+		time.Sleep(5 * time.Second)
+		stop()
+		if want := []string{"other payment.unknown", "own " + captured}; !slices.Equal(got, want) {
+			t.Errorf("handled %v, want %v", got, want)
+		}
+	})
+}
+
 func TestWorkerEndsAGapInTime(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.receive(paymentSource, captured, "A")

@@ -154,7 +154,7 @@ func (g *generator) receiver(f *jen.File, s *model.Source) {
 
 func (g *generator) accept(s *model.Source) *jen.Statement {
 	switch {
-	case s.Map:
+	case s.Map, s.Other:
 		return nil
 	case !s.Pull:
 		return jen.Id("Routed")
@@ -171,6 +171,8 @@ func acceptRule(s *model.Source) string {
 	switch {
 	case s.Map:
 		return "every event type, since its mapping hook decides"
+	case s.Other:
+		return "every event type"
 	case s.Pull:
 		return "the event types that its handler handles"
 	default:
