@@ -88,15 +88,6 @@ func (q sqliteQueue) TopicField() string {
 	return "Topic"
 }
 
-// Convert writes the conversion of a parameter struct of the outbox to that of
-// the queue: sqlc declares both with the same fields.
-func (q sqliteQueue) Convert(typ, value string) string {
-	if q.Inbox {
-		return "db." + q.Name + typ + "(" + value + ")"
-	}
-	return value
-}
-
 // A sqliteRoute sends topics that match Pattern to a destination.
 type sqliteRoute struct {
 	Destination int32

@@ -78,12 +78,11 @@ func (b *box) write(db *sql.DB, n int, plain bool) error {
 // deliver claims, delivers and settles until all is written and nothing is
 // left. Every few pages it hands its lease over.
 func (b *box) deliver(owner string, store lane.Store, log *deliveries, written <-chan struct{}) error {
-	done := false
-	for round := 0; ; round++ {
+	for done := false; ; {
 		select {
 		case <-written:
 			done = true
-		default:
+		case <-time.After(time.Millisecond): // a poller's pause
 		}
 		leases, err := store.Acquire(b.ctx, lane.AcquireParams{Owner: owner, MaxFree: 1, TTL: time.Hour})
 		if err != nil {

@@ -1,0 +1,207 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/lane"
+	"github.com/lanebox/lanebox/runtime/outbox"
+)
+
+var (
+	_ inbox.PullStore[*sql.Tx] = (*InboxScope)(nil)
+	_ inbox.PushStore[*sql.Tx] = (*InboxScope)(nil)
+)
+
+// Receive implements inbox.ReceiveStore.
+func (s *Store) Receive(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming) ([]inbox.Disposition, error) {
+	dispositions := make([]inbox.Disposition, len(messages))
+	err := s.write(ctx, "receive", func(_ *sql.Tx, q Queries) (err error) {
+		for i, m := range messages {
+			if dispositions[i], err = receive(ctx, q, int64(source.Number), m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return dispositions, nil
+}
+
+// receive stores one message unless its receipt is there already.
+func receive(ctx context.Context, q Queries, source int64, m inbox.Incoming) (inbox.Disposition, error) {
+	digest := sha256.Sum256(m.Payload)
+	n, err := q.AddReceipt(ctx, AddReceiptParams{Source: source, IdempotencyKey: m.IdempotencyKey, Digest: digest[:]})
+	if err != nil {
+		return 0, err
+	}
+	if n == 0 {
+		known, err := q.Digest(ctx, source, m.IdempotencyKey)
+		if err != nil || !bytes.Equal(known, digest[:]) {
+			return inbox.Conflict, err
+		}
+		return inbox.Duplicate, nil
+	}
+	headers, err := EncodeHeaders(m.Headers)
+	if err != nil {
+		return 0, err
+	}
+	return inbox.Stored, q.Receive(ctx, ReceiveParams{
+		Source: source, ID: event.NewUUID().String(), AggregateID: m.AggregateID, EventType: m.EventType,
+		IdempotencyKey: m.IdempotencyKey, Payload: notNull(m.Payload), Headers: headers, Version: m.Version,
+	})
+}
+
+// PurgeReceipts implements inbox.ReceiveStore.
+func (s *Store) PurgeReceipts(ctx context.Context, source inbox.SourceRef, retention time.Duration, most int) (int, error) {
+	var n int64
+	err := s.write(ctx, "purge receipts", func(_ *sql.Tx, q Queries) (err error) {
+		n, err = q.PurgeReceipts(ctx, PurgeReceiptsParams{Source: int64(source.Number), RetentionMs: Milliseconds(retention), MaxRows: int64(most)})
+		return err
+	})
+	return int(n), err
+}
+
+// Handle implements inbox.PullStore. Nobody else can write while the handler's
+// transaction is open, so a lease that holds before the handler runs holds after
+// it; the completion checks it again all the same.
+func (s *InboxScope) Handle(ctx context.Context, owner string, row lane.Row, lease lane.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	return Write(ctx, s.store.c.DB, func(tx *sql.Tx) error {
+		q := s.store.c.Bind(tx)
+		if _, err := s.holds(ctx, q, owner, lease); err != nil {
+			return err
+		}
+		if err := fn(ctx, tx); err != nil {
+			return err
+		}
+		b, err := s.holds(ctx, q, owner, lease)
+		if err != nil {
+			return err
+		}
+		found, err := s.take(ctx, q, b, row)
+		if err == nil && !found {
+			return inbox.ErrGone
+		}
+		return Classify("complete", err)
+	})
+}
+
+// holds returns the bucket of a lease, or lane.ErrLeaseLost.
+func (s *InboxScope) holds(ctx context.Context, q Queries, owner string, lease lane.Lease) (FenceRow, error) {
+	b, held, err := s.fence(ctx, q, owner, lease)
+	if err == nil && !held {
+		return b, lane.ErrLeaseLost
+	}
+	return b, Classify("check the lease", err)
+}
+
+// take removes one message together with its hold; found is false when it is
+// gone.
+func (s *InboxScope) take(ctx context.Context, q Queries, b FenceRow, row lane.Row) (found bool, err error) {
+	gone, err := s.remove(ctx, q, b, []lane.Settlement{{Lane: row.Lane, Sequence: row.Message.Sequence, Held: row.Held}})
+	return len(gone) == 0, err
+}
+
+// Move implements inbox.PushStore. It never answers lane.ErrBusy: the write lock
+// of the file is the lock of every key.
+func (s *InboxScope) Move(ctx context.Context, owner string, runs []lane.Run, remap inbox.Remap[*sql.Tx]) ([]lane.Verdict, error) {
+	verdicts := make([]lane.Verdict, len(runs))
+	err := s.store.write(ctx, "move", func(tx *sql.Tx, q Queries) (err error) {
+		m := move{scope: s, tx: tx, q: q, remap: remap}
+		for i, run := range runs {
+			if verdicts[i], err = m.run(ctx, owner, run); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return verdicts, nil
+}
+
+// A move is one call of Move.
+type move struct {
+	scope *InboxScope
+	tx    *sql.Tx
+	q     Queries
+	remap inbox.Remap[*sql.Tx]
+}
+
+// A refusedError is an error that concerns one message; the transaction goes on.
+type refusedError struct{ error }
+
+// run moves the messages of one run up to the first that is refused. Each of
+// them is moved as a whole or not at all. An error of the database ends the
+// transaction.
+func (m *move) run(ctx context.Context, owner string, run lane.Run) (lane.Verdict, error) {
+	b, err := m.scope.holds(ctx, m.q, owner, run.Lease)
+	if errors.Is(err, lane.ErrLeaseLost) {
+		return lane.Verdict{Err: lane.ErrLeaseLost}, nil
+	}
+	if err != nil {
+		return lane.Verdict{}, err
+	}
+	for i, row := range run.Rows {
+		err := Atomically(ctx, m.tx, func() error { return m.message(ctx, b, row) })
+		var refused refusedError
+		if errors.As(err, &refused) {
+			return lane.Verdict{Accepted: i, Completed: true, Err: refused.error}, nil
+		}
+		if err != nil {
+			return lane.Verdict{}, err
+		}
+	}
+	return lane.Verdict{Accepted: len(run.Rows), Completed: true}, nil
+}
+
+// message moves one message. One that an operator removed is passed over.
+func (m *move) message(ctx context.Context, b FenceRow, row lane.Row) error {
+	found, err := m.scope.take(ctx, m.q, b, row)
+	if err != nil || !found {
+		return err
+	}
+	records := []outbox.Record{{
+		ID: row.Message.ID, Topic: row.Message.Topic, Payload: row.Message.Payload, Headers: row.Message.Headers, Version: row.Message.Version,
+	}}
+	if m.remap != nil {
+		if records, err = m.remap(ctx, m.tx, row.Message); err != nil {
+			return refusedError{err}
+		}
+	}
+	for _, r := range records {
+		if r.Key == "" {
+			r.Key = row.Message.Key
+		}
+		if err := m.store(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// store publishes one record; what can never be published is refused.
+func (m *move) store(ctx context.Context, r outbox.Record) error {
+	if r.ID.IsZero() {
+		r.ID = event.NewUUID()
+	}
+	if !m.scope.store.c.Binary && !utf8.Valid(r.Payload) {
+		return refusedError{event.AsPermanent(&event.ValidationError{Topic: r.Topic, Err: errors.New("payload is not valid UTF-8")})}
+	}
+	err := publish(ctx, m.q, r)
+	var configuration *event.ConfigurationError
+	if errors.As(err, &configuration) {
+		return refusedError{event.AsPermanent(configuration)}
+	}
+	return err
+}
