@@ -39,6 +39,16 @@ type Result struct {
 	Files []output.File
 }
 
+// Folders returns where the files of the result lie, those of dialects that the
+// schema does not name (any more) included.
+func (r *Result) Folders() []output.Folder {
+	folders := []output.Folder{{Path: r.Model.Go.Out}}
+	for _, d := range dialect.Names() {
+		folders = append(folders, output.Folder{Path: path.Join(r.Model.Go.Out, d), Deep: true})
+	}
+	return folders
+}
+
 // Check loads and resolves the schema src without generating. The findings are
 // sorted by position and name the file as name. The model is nil if one of them
 // is an error.

@@ -61,6 +61,15 @@ func ByName(name string) (*Dialect, error) {
 	return nil, fmt.Errorf("unknown dialect %q", name)
 }
 
+// Names returns the names of all dialects.
+func Names() []string {
+	var names []string
+	for _, d := range all {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
 // doubled puts s between two quotes and doubles those inside.
 func doubled(s, quote string) string {
 	return quote + strings.ReplaceAll(s, quote, quote+quote) + quote

@@ -60,18 +60,32 @@ func (e *ForeignError) Error() string {
 		strings.Join(e.Paths, ", "))
 }
 
+// A Folder is where generated files lie, and where orphaned ones are looked for.
+type Folder struct {
+	Path string // slash-separated, relative to the root
+	// Deep says that the folders below belong to it. Otherwise they may hold what
+	// was generated from another schema.
+	Deep bool
+}
+
+// holds reports whether the file at path p lies in the folder.
+func (f Folder) holds(p string) bool {
+	dir, in := path.Dir(path.Clean(p)), path.Clean(f.Path)
+	return dir == in || f.Deep && strings.HasPrefix(dir, in+"/")
+}
+
 // Compare reports how the folder root differs from files: what is missing, what
-// is stale, and what lies in one of the folders dirs (slash-separated, relative
-// to root, searched with their sub-folders) with our header without being among
-// files. Changes are sorted by path. Files that differ in line endings alone are
-// equal, since a checkout may have converted them. Compare writes nothing.
-func Compare(root string, dirs []string, files []File) ([]Change, error) {
+// is stale, and what lies in one of the folders with our header without being
+// among files. Changes are sorted by path. Files that differ in line endings
+// alone are equal, since a checkout may have converted them. Compare writes
+// nothing. It returns a *ForeignError if a file without our header is in the way.
+func Compare(root string, folders []Folder, files []File) ([]Change, error) {
 	var changes []Change
 	foreign := &ForeignError{}
 	want := map[string]bool{}
 	for _, f := range files {
-		if !filepath.IsLocal(filepath.FromSlash(f.Path)) && !inDirs(f.Path, dirs) {
-			return nil, fmt.Errorf("%s: lies outside of the output folder", f.Path)
+		if !slices.ContainsFunc(folders, func(in Folder) bool { return in.holds(f.Path) }) {
+			return nil, fmt.Errorf("%s: lies outside of the output folders", f.Path)
 		}
 		if want[f.Path] {
 			return nil, fmt.Errorf("%s: generated twice", f.Path)
@@ -93,19 +107,13 @@ func Compare(root string, dirs []string, files []File) ([]Change, error) {
 		slices.Sort(foreign.Paths)
 		return nil, foreign
 	}
-	orphans, err := findOrphans(root, dirs, want)
+	orphans, err := findOrphans(root, folders, want)
 	if err != nil {
 		return nil, err
 	}
 	changes = append(changes, orphans...)
 	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
 	return changes, nil
-}
-
-func inDirs(p string, dirs []string) bool {
-	return slices.ContainsFunc(dirs, func(d string) bool {
-		return strings.HasPrefix(path.Clean(p), path.Clean(d)+"/")
-	})
 }
 
 // Generated reports whether data starts with lanebox's header line.
@@ -121,13 +129,12 @@ func sameText(disk, generated []byte) bool {
 		bytes.Equal(bytes.ReplaceAll(disk, []byte("\r\n"), []byte("\n")), generated)
 }
 
-// findOrphans looks for generated files below dirs that are not wanted. It does
+// findOrphans looks for generated files in folders that are not wanted. It does
 // not follow symbolic links, and stays out of nested modules.
-func findOrphans(root string, dirs []string, want map[string]bool) ([]Change, error) {
+func findOrphans(root string, folders []Folder, want map[string]bool) ([]Change, error) {
 	var orphans []Change
-	seen := map[string]bool{}
-	for _, dir := range dirs {
-		top := filepath.Join(root, filepath.FromSlash(dir))
+	for _, folder := range folders {
+		top := filepath.Join(root, filepath.FromSlash(folder.Path))
 		err := filepath.WalkDir(top, func(name string, d fs.DirEntry, err error) error {
 			if err != nil {
 				if name == top && errors.Is(err, fs.ErrNotExist) {
@@ -136,16 +143,15 @@ func findOrphans(root string, dirs []string, want map[string]bool) ([]Change, er
 				return err
 			}
 			if d.IsDir() {
-				if name != top && skipDir(name, d.Name()) {
+				if name != top && (!folder.Deep || skipDir(name, d.Name())) {
 					return fs.SkipDir
 				}
 				return nil
 			}
-			rel := path.Join(dir, filepath.ToSlash(strings.TrimPrefix(name, top)))
-			if !d.Type().IsRegular() || !generatedName(d.Name()) || want[rel] || seen[rel] {
+			rel := path.Join(folder.Path, filepath.ToSlash(strings.TrimPrefix(name, top)))
+			if !d.Type().IsRegular() || !generatedName(d.Name()) || want[rel] {
 				return nil
 			}
-			seen[rel] = true
 			data, err := os.ReadFile(name)
 			if err != nil {
 				return err

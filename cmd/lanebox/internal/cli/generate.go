@@ -49,7 +49,7 @@ or name the schema: //go:generate go tool lanebox generate ../lanebox.yaml`,
 			if err != nil {
 				return err
 			}
-			changes, err := output.Compare(s.dir(), []string{result.Model.Go.Out}, result.Files)
+			changes, err := output.Compare(s.dir(), result.Folders(), result.Files)
 			if err != nil {
 				return err
 			}
@@ -123,7 +123,8 @@ func printDone(w io.Writer, s source, m *model.Model, done []output.Done) {
 		if d.Action == output.Emptied {
 			about = "no longer generated; emptied, since go generate still looks for it: delete it"
 		}
-		if rel, ok := strings.CutPrefix(d.Path, path.Clean(m.Go.Out)+"/"); ok && d.Action != output.Emptied {
+		if rel, err := filepath.Rel(m.Go.Out, d.Path); err == nil && d.Action != output.Emptied {
+			rel = filepath.ToSlash(rel)
 			folder, _, nested := strings.Cut(rel, "/")
 			if nested {
 				name, rel = path.Join(m.Go.Out, folder)+"/…", folder

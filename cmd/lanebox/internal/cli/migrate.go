@@ -174,7 +174,7 @@ func migrations(result *generator.Result, dialect string) []output.File {
 // checkCommitted refuses to apply other SQL than the generated package embeds,
 // where that package is at hand.
 func checkCommitted(s source, result *generator.Result, dialect string) error {
-	changes, err := output.Compare(s.dir(), []string{result.Model.Go.Out}, migrations(result, dialect))
+	changes, err := output.Compare(s.dir(), result.Folders(), migrations(result, dialect))
 	if err != nil {
 		return err
 	}
