@@ -76,6 +76,21 @@ func (e *env[Tx]) transact(fn func(tx Tx) error) error {
 	return e.Commit(e.ctx, tx)
 }
 
+// begin opens a transaction that the test ends itself. When the test fails first,
+// it is rolled back before the database is closed: an open transaction would
+// keep the database, and with it the verdict, waiting.
+func (e *env[Tx]) begin() Tx {
+	e.Helper()
+	tx, err := e.Begin(e.ctx)
+	e.check(err)
+	e.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), e.features.Patience)
+		defer cancel()
+		_ = e.Rollback(ctx, tx) // an error says that it ended before
+	})
+	return tx
+}
+
 // append publishes records in one transaction. Any goroutine may call it.
 func (e *env[Tx]) append(records ...outbox.Record) error {
 	return e.transact(func(tx Tx) error { return e.Appender(tx).Append(e.ctx, records) })

@@ -206,8 +206,7 @@ func relayNeverWaitsForALockedKey[Tx any](e *env[Tx]) {
 	locked, free := e.receive(Orders, orderPlaced, "locked"), e.receive(Orders, orderPlaced, "free")
 	r := e.claimer("r", Push)
 	rows := r.fetch()
-	tx, err := e.Begin(e.ctx)
-	e.check(err)
+	tx := e.begin()
 	e.check(e.Appender(tx).Append(e.ctx, []outbox.Record{e.record(orderPlaced, "locked")}))
 
 	// The transaction stays open over all of this: waiting would end the test.

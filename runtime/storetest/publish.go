@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -89,8 +88,7 @@ func rowsOfOneTransactionKeepTheirOrder[Tx any](e *env[Tx]) {
 
 func lateCommitIsNotOvertaken[Tx any](e *env[Tx]) {
 	first, second := e.record(orderPlaced, "K"), e.record(orderPlaced, "K")
-	tx, err := e.Begin(e.ctx)
-	e.check(err)
+	tx := e.begin()
 	e.check(e.Appender(tx).Append(e.ctx, []outbox.Record{first}))
 
 	overtaken := make(chan error, 1)
@@ -261,8 +259,7 @@ func receiverThatCommitsLastIsRelayedLast[Tx any](e *env[Tx]) {
 	message := func(id string) inbox.Incoming {
 		return inbox.Incoming{IdempotencyKey: id, EventType: orderPlaced, AggregateID: "A", Payload: []byte(`"` + id + `"`)}
 	}
-	slow, err := e.Begin(e.ctx)
-	e.check(err)
+	slow := e.begin()
 	e.check(e.transact(func(tx Tx) error { return e.ReceiveIn(e.ctx, tx, e.Source(Returns), message("quick")) }))
 	e.check(e.ReceiveIn(e.ctx, slow, e.Source(Orders), message("slow")))
 
@@ -449,8 +446,7 @@ func timesUseTheDatabaseClock[Tx any](e *env[Tx]) {
 	early, late := e.record(orderPlaced, "K"), e.record(orderPlaced, "K")
 	if e.features.ConcurrentWriters {
 		// The transaction that began first stores last: the time follows.
-		slow, err := e.Begin(e.ctx)
-		e.check(err)
+		slow := e.begin()
 		_, err = e.Now(e.ctx)
 		e.check(err)
 		e.check(e.append(early))
@@ -481,9 +477,7 @@ func keyLockedElsewhereDelaysNoOtherKey[Tx any](e *env[Tx]) {
 	other := e.publish(orderPlaced, "free", 1)
 	claimer := e.claimer("a", Warehouse)
 	if e.features.ConcurrentWriters {
-		tx, err := e.Begin(e.ctx)
-		e.check(err)
-		defer e.Rollback(context.WithoutCancel(e.ctx), tx)
+		tx := e.begin()
 		e.check(e.Appender(tx).Append(e.ctx, []outbox.Record{e.record(orderPlaced, "locked"), e.record(returned, "")}))
 	}
 	// None of this waits for the lock; the context would end the test.
@@ -500,8 +494,7 @@ func keyLockedElsewhereDelaysNoOtherKey[Tx any](e *env[Tx]) {
 func rolledBackIsNeverSeen[Tx any](e *env[Tx]) {
 	claimer := e.claimer("a", Warehouse)
 	before := e.publish(orderPlaced, "K", 1)
-	tx, err := e.Begin(e.ctx)
-	e.check(err)
+	tx := e.begin()
 	e.check(e.Appender(tx).Append(e.ctx, []outbox.Record{e.record(orderPlaced, "K"), e.record(returned, "")}))
 	if e.features.ConcurrentWriters {
 		want(e, "seen while the transaction is open", payloadList(claimer.fetch()), before)
