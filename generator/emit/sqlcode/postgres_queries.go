@@ -57,7 +57,7 @@ func postgresQueueQueries(name, key, topic string) []Query {
 	row := []any{"bucket", d.Int16, "lane", d.Int64, "sequence", d.Int64, "stop", d.Int64, "attempts", d.Int32, "held", d.Bool,
 		"due_ms", d.Int64, "id", d.UUID, key, d.Text, topic, d.Text, "payload", d.Bytes, "headers", d.Text, "version", d.Int64,
 		"created_at", d.Time}
-	dead := []any{"sequence", d.Int64, "id", d.UUID, key, d.Text, topic, d.Text, "payload", d.Bytes, "headers", d.Text,
+	dead := []any{"lane", d.Int64, "sequence", d.Int64, "id", d.UUID, key, d.Text, topic, d.Text, "payload", d.Bytes, "headers", d.Text,
 		"version", d.Int64, "attempts", d.Int32, "reason", d.Text, "last_error", d.Text, "created_at", d.Time, "died_at", d.Time}
 	if inbox {
 		row = append(row, "source", d.Int32, "idempotency_key", d.Text)

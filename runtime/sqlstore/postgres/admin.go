@@ -10,15 +10,6 @@ import (
 	"github.com/lanebox/lanebox/runtime/lane"
 )
 
-// A DeadLetter is a message that was given up on.
-type DeadLetter struct {
-	Message event.Message
-	// Attempts is the number of recorded deliveries.
-	Attempts      int
-	Reason, Error string
-	DiedAt        time.Time
-}
-
 // deadLettersPage is the number of dead letters read at once.
 const deadLettersPage = 500
 
@@ -31,8 +22,8 @@ func (s *Store) queueOf(scope lane.Scope) QueueQueries {
 }
 
 // DeadLetters lists the dead letters of a scope in the order of their sequence.
-func (s *Store) DeadLetters(ctx context.Context, scope lane.Scope) ([]DeadLetter, error) {
-	var letters []DeadLetter
+func (s *Store) DeadLetters(ctx context.Context, scope lane.Scope) ([]lane.DeadLetter, error) {
+	var letters []lane.DeadLetter
 	for after := int64(0); ; after = letters[len(letters)-1].Message.Sequence {
 		page, err := s.DeadLettersAfter(ctx, scope, after, deadLettersPage)
 		if err != nil {
@@ -47,16 +38,17 @@ func (s *Store) DeadLetters(ctx context.Context, scope lane.Scope) ([]DeadLetter
 
 // DeadLettersAfter lists at most max dead letters of a scope whose sequence is
 // above after.
-func (s *Store) DeadLettersAfter(ctx context.Context, scope lane.Scope, after int64, max int) ([]DeadLetter, error) {
+func (s *Store) DeadLettersAfter(ctx context.Context, scope lane.Scope, after int64, max int) ([]lane.DeadLetter, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := s.queueOf(scope).DeadLetters(ctx, DeadLettersParams{Scope: int32(scope), After: after, MaxRows: int64(max)})
 	if err != nil {
 		return nil, Classify("list dead letters", err)
 	}
-	letters := make([]DeadLetter, len(rows))
+	letters := make([]lane.DeadLetter, len(rows))
 	for i, r := range rows {
-		letters[i] = DeadLetter{
+		letters[i] = lane.DeadLetter{
+			Lane: r.Lane,
 			Message: event.Message{ID: event.UUID(r.ID.Bytes), Sequence: r.Sequence, Topic: r.Topic, Key: r.Key, Payload: r.Payload,
 				Headers: decodeHeaders(r.Headers), Version: r.Version, CreatedAt: r.CreatedAt, Source: s.c.Sources[r.Source],
 				IdempotencyKey: r.IdempotencyKey},
@@ -103,30 +95,18 @@ func (s *Store) ReleaseKey(ctx context.Context, scope lane.Scope, key, reason st
 	return Classify("release", err)
 }
 
-// Counts is what is in one scope.
-type Counts struct {
-	Scope lane.Scope
-	// Kind is "destination", "source" or "push".
-	Kind, Name string
-	// Waiting counts all messages in the queue, Retrying and Parked the holds
-	// among them, Dead the dead letters.
-	Waiting, Retrying, Parked, Dead int
-	// Oldest is the age of the oldest waiting message; 0 when none waits.
-	Oldest time.Duration
-}
-
 // Counts counts what is in every scope. It reads the tables from end to end.
-func (s *Store) Counts(ctx context.Context) ([]Counts, error) {
+func (s *Store) Counts(ctx context.Context) ([]lane.Counts, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := s.direct.Counts(ctx)
 	if err != nil {
 		return nil, Classify("count", err)
 	}
-	counts := make([]Counts, len(rows))
+	counts := make([]lane.Counts, len(rows))
 	for i, r := range rows {
-		counts[i] = Counts{Scope: lane.Scope(r.Scope), Kind: r.Kind, Name: r.Name, Waiting: int(r.Waiting), Retrying: int(r.Retrying),
-			Parked: int(r.Parked), Dead: int(r.Dead), Oldest: time.Duration(r.OldestMs) * time.Millisecond}
+		counts[i] = lane.Counts{Scope: lane.Scope(r.Scope), Kind: r.Kind, Name: r.Name, Waiting: r.Waiting, Retrying: r.Retrying,
+			Parked: r.Parked, Dead: r.Dead, Oldest: time.Duration(r.OldestMs) * time.Millisecond}
 	}
 	return counts, nil
 }

@@ -287,6 +287,7 @@ type DeadLettersParams struct {
 
 // DeadLettersRow is a dead letter.
 type DeadLettersRow struct {
+	Lane      int64
 	Sequence  int64
 	ID        pgtype.UUID
 	Key       string
