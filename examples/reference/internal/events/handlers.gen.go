@@ -60,6 +60,8 @@ type StockHandler[Tx any] interface {
 	//
 	// A customer confirmed a basket.
 	OrderPlaced(ctx context.Context, tx Tx, m inbox.Message[OrderPlaced]) error
+	// Other handles every other event type.
+	Other(ctx context.Context, tx Tx, m inbox.Raw) error
 }
 
 // HandleStock returns the methods of h by event type, for the worker of source stock.
@@ -67,5 +69,6 @@ func HandleStock[Tx any](h StockHandler[Tx]) map[string]inbox.Handler[Tx] {
 	return map[string]inbox.Handler[Tx]{
 		TopicOrderCancelled: inbox.Decode(DecodeOrderCancelled, h.OrderCancelled),
 		TopicOrderPlaced:    inbox.Decode(DecodeOrderPlaced, h.OrderPlaced),
+		inbox.OtherTypes:    h.Other,
 	}
 }

@@ -213,14 +213,11 @@ func StockSourcePolicy() schedule.Policy {
 	}
 }
 
-// StockReceiver describes source stock to its receiver. It takes the event types that its handler handles.
+// StockReceiver describes source stock to its receiver. It takes every event type.
 func StockReceiver(store inbox.ReceiveStore, logger *slog.Logger) inbox.ReceiverConfig {
 	return inbox.ReceiverConfig{
-		Source: inbox.SourceRef{Name: "stock", Number: int32(StockSource), Scope: StockSource},
-		Store:  store,
-		Accept: func(eventType string) bool {
-			return event.MatchAnyTopic(eventType, TopicOrderCancelled, TopicOrderPlaced)
-		},
+		Source:    inbox.SourceRef{Name: "stock", Number: int32(StockSource), Scope: StockSource},
+		Store:     store,
 		MaxBytes:  1048576,
 		Retention: 168 * time.Hour,
 		Logger:    logger,

@@ -16,7 +16,7 @@ SELECT b.bucket, CAST(b.owner IS NOT NULL AS INTEGER) AS crashed
 -- name: LaneAcquire :many
 UPDATE lane_bucket
    SET token = token + 1, owner = CAST(sqlc.arg('owner') AS TEXT),
-       lease_until = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) + CAST(sqlc.arg('ttl_ms') AS INTEGER)
+       lease_until = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) + CAST(sqlc.arg('lease_ms') AS INTEGER)
  WHERE scope = CAST(sqlc.arg('scope') AS INTEGER)
    AND bucket IN (SELECT value FROM json_each(CAST(sqlc.arg('buckets') AS TEXT)))
 RETURNING bucket, token, lo, hi;
@@ -30,7 +30,7 @@ SELECT b.lo, b.hi, CAST(b.lease_until > (CAST((julianday('now') - 2440587.5) * 8
 
 -- LaneRenew extends a lease; 0 rows: lost.
 -- name: LaneRenew :execrows
-UPDATE lane_bucket SET lease_until = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) + CAST(sqlc.arg('ttl_ms') AS INTEGER)
+UPDATE lane_bucket SET lease_until = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) + CAST(sqlc.arg('lease_ms') AS INTEGER)
  WHERE scope = CAST(sqlc.arg('scope') AS INTEGER) AND bucket = CAST(sqlc.arg('bucket') AS INTEGER)
    AND owner = CAST(sqlc.arg('owner') AS TEXT) AND token = CAST(sqlc.arg('token') AS INTEGER);
 
@@ -51,7 +51,7 @@ ON CONFLICT (scope, owner) DO UPDATE SET seen_at = excluded.seen_at;
 -- LaneForget removes the heartbeats of a scope that are too old to count.
 -- name: LaneForget :exec
 DELETE FROM lane_owner AS w
- WHERE w.scope = CAST(sqlc.arg('scope') AS INTEGER) AND w.seen_at <= (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) - CAST(sqlc.arg('ttl_ms') AS INTEGER);
+ WHERE w.scope = CAST(sqlc.arg('scope') AS INTEGER) AND w.seen_at <= (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) - CAST(sqlc.arg('lease_ms') AS INTEGER);
 
 -- LaneLeave removes the heartbeats of a process.
 -- name: LaneLeave :exec
@@ -71,7 +71,7 @@ SELECT CAST((SELECT count(*) FROM lane_owner AS w WHERE w.scope = CAST(sqlc.arg(
 -- LaneParked lists the lanes between two that an operator parked.
 -- name: LaneParked :many
 SELECT h.lane FROM lane_hold AS h
- WHERE h.scope = CAST(sqlc.arg('scope') AS INTEGER) AND h.sequence = 0 AND h.parked = 1
+ WHERE h.scope = CAST(sqlc.arg('scope') AS INTEGER) AND h.sequence = 0
    AND h.lane >= CAST(sqlc.arg('lo') AS INTEGER) AND h.lane <= CAST(sqlc.arg('hi') AS INTEGER)
  ORDER BY h.lane;
 
@@ -261,7 +261,7 @@ SELECT x.destination, x.lane, x.version, x.id, x."key", x.topic, x.payload, x.he
   FROM outbox_dead AS x
  WHERE x.destination = CAST(sqlc.arg('scope') AS INTEGER)
    AND x.id IN (SELECT value FROM json_each(CAST(sqlc.arg('ids') AS TEXT)))
- ORDER BY x.sequence;
+ ORDER BY +x.sequence;
 
 -- OutboxDropDead deletes dead letters.
 -- name: OutboxDropDead :execrows
@@ -381,7 +381,7 @@ SELECT x.scope, x.lane, x.version, x.id, x.aggregate_id, x.event_type, x.payload
   FROM inbox_dead AS x
  WHERE x.scope = CAST(sqlc.arg('scope') AS INTEGER)
    AND x.id IN (SELECT value FROM json_each(CAST(sqlc.arg('ids') AS TEXT)))
- ORDER BY x.sequence;
+ ORDER BY +x.sequence;
 
 -- InboxDropDead deletes dead letters.
 -- name: InboxDropDead :execrows

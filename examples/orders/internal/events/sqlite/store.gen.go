@@ -3,927 +3,286 @@
 package sqlite
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"database/sql"
-	"fmt"
-	"time"
-	"unicode/utf8"
 
-	"github.com/lanebox/lanebox/examples/orders/internal/events/sqlite/internal/db"
-	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/outbox"
-	sqlitestore "github.com/lanebox/lanebox/runtime/sqlstore/sqlite"
+	store "github.com/lanebox/lanebox/runtime/sqlstore/sqlite"
+
+	"github.com/lanebox/lanebox/examples/orders/internal/events/sqlite/internal/db"
 )
 
-// pushScope is the scope that all push sources share.
-const pushScope lane.Scope = 1
+// Scopes by their numbers: destinations, pull sources, and all push sources
+// together.
+const (
+	scopeWarehouseDestination lane.Scope = 64148466 // warehouse
+	scopePush                 lane.Scope = 1
+)
 
-// sourceNames are the names of the sources by their numbers.
-var sourceNames = map[int64]string{}
-
-// inboxScopes are the scopes of the inbox; all others are destinations.
-var inboxScopes = map[lane.Scope]bool{
-	pushScope: true,
-}
-
-// A Store keeps outbox and inbox in an SQLite database. It is safe for
+// A Store is the service's outbox and inbox in one database file. It is safe for
 // concurrent use.
-type Store struct{ db *sql.DB }
-
-// NewStore returns the store of a database that was migrated. Every change runs
-// in a transaction that takes the write lock first, whatever the data source
-// name says.
-func NewStore(db *sql.DB) *Store { return &Store{db: db} }
+type Store struct{ *store.Store }
 
 var (
 	_ lane.Keeper              = (*Store)(nil)
 	_ inbox.ReceiveStore       = (*Store)(nil)
-	_ lane.Store               = (*OutboxStore)(nil)
-	_ lane.Store               = (*InboxStore)(nil)
-	_ inbox.PullStore[*sql.Tx] = (*InboxStore)(nil)
-	_ inbox.PushStore[*sql.Tx] = (*InboxStore)(nil)
+	_ lane.Store               = (*store.OutboxScope)(nil)
+	_ lane.Store               = (*store.InboxScope)(nil)
+	_ inbox.PullStore[*sql.Tx] = (*store.InboxScope)(nil)
+	_ inbox.PushStore[*sql.Tx] = (*store.InboxScope)(nil)
 )
 
-// An OutboxStore is one destination of a Store.
-type OutboxStore struct{ scope }
-
-// Outbox returns the store of one destination.
-func (s *Store) Outbox(number lane.Scope) *OutboxStore {
-	return &OutboxStore{scope{db: s.db, number: int64(number), queue: outboxQueue{}}}
+// NewStore returns a store on a database. It sends nothing yet.
+func NewStore(sqlite *sql.DB) *Store {
+	return &Store{store.New(store.Config{
+		DB:     sqlite,
+		Bind:   bind,
+		Binary: false,
+		Destinations: map[lane.Scope]bool{
+			scopeWarehouseDestination: true,
+		},
+		Sources: map[int32]string{},
+	})}
 }
 
-// An InboxStore is one pull source of a Store, or all push sources together.
-type InboxStore struct{ scope }
+// WarehouseDestination returns the outbox lanes of destination warehouse.
+func (s *Store) WarehouseDestination() *store.OutboxScope { return s.Outbox(scopeWarehouseDestination) }
 
-// Inbox returns the store of one pull source, or of all push sources together.
-func (s *Store) Inbox(number lane.Scope) *InboxStore {
-	return &InboxStore{scope{db: s.db, number: int64(number), queue: inboxQueue{}}}
-}
+// Push returns the inbox lanes of all push sources together.
+func (s *Store) Push() *store.InboxScope { return s.Inbox(scopePush) }
 
-// Push returns the store of all push sources together, from which the relay
-// moves messages to the outbox.
-func (s *Store) Push() *InboxStore { return s.Inbox(pushScope) }
+// Appender returns an appender that publishes in tx, which should have begun
+// IMMEDIATE: SQLite may refuse to write in a transaction that has read.
+func Appender(tx *sql.Tx) outbox.Appender { return store.NewAppender(tx, bind) }
 
-// WarehouseDestination returns the store of destination warehouse.
-func (s *Store) WarehouseDestination() *OutboxStore { return s.Outbox(64148466) }
+// bind returns the service's queries on x.
+func bind(x store.DBTX) store.Queries { return queries{db.New(x)} }
 
-// Appender stores records through a transaction of the caller. The transaction
-// should begin IMMEDIATE: SQLite may refuse to write in one that has read.
-func Appender(tx *sql.Tx) outbox.Appender { return appender{tx} }
+// queries gives the runtime the queries that sqlc compiled.
+type queries struct{ q *db.Queries }
 
-type appender struct{ tx *sql.Tx }
-
-// Append implements outbox.Appender. Nothing is stored when it fails.
-func (a appender) Append(ctx context.Context, records []outbox.Record) error {
-	if len(records) == 1 {
-		return appendRecord(ctx, db.New(a.tx), records[0])
-	}
-	return sqlitestore.Atomically(ctx, a.tx, func() error {
-		prepared := sqlitestore.Prepare(a.tx)
-		defer prepared.Close()
-		for _, r := range records {
-			if err := appendRecord(ctx, db.New(prepared), r); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// appendRecord inserts one record; the trigger decides the rest.
-func appendRecord(ctx context.Context, q *db.Queries, r outbox.Record) error {
-	headers, err := sqlitestore.EncodeHeaders(r.Headers)
-	if err != nil {
-		return fmt.Errorf("publish %s: headers: %w", r.Topic, err)
-	}
-	err = q.OutboxPublish(ctx, db.OutboxPublishParams{
-		ID: r.ID.String(), Topic: r.Topic, Key: r.Key, Payload: string(r.Payload), Headers: headers, Version: r.Version,
-	})
-	return refused(r.Topic, sqlitestore.Classify("publish "+r.Topic, err))
-}
-
-// refused names the topic in an error that the trigger raised.
-func refused(topic string, err error) error {
-	if c, ok := err.(*event.ConfigurationError); ok {
-		c.Topic = topic
-	}
-	return err
-}
-
-// A scope is one set of lanes: a destination, a pull source, or all push
-// sources together.
-type scope struct {
-	db     *sql.DB
-	number int64
-	queue  queue
-}
-
-// A queue is the outbox or the inbox: the same statements on other tables.
-type queue interface {
-	unordered(ctx context.Context, q *db.Queries, p db.OutboxUnorderedParams) ([]lane.Row, error)
-	keyed(ctx context.Context, q *db.Queries, p db.OutboxFetchParams) ([]lane.Row, error)
-	walk(ctx context.Context, q *db.Queries, p db.OutboxWalkParams) (db.OutboxWalkRow, error)
-	remove(ctx context.Context, q *db.Queries, p db.OutboxRemoveParams) ([]int64, error)
-	hold(ctx context.Context, q *db.Queries, p db.OutboxHoldParams) (int64, error)
-	bury(ctx context.Context, q *db.Queries, p db.OutboxBuryParams) (int64, error)
-	deadLetters(ctx context.Context, q *db.Queries, p db.OutboxDeadLettersParams) ([]lane.DeadLetter, error)
-	replay(ctx context.Context, q *db.Queries, p db.OutboxReplayParams) (int64, error)
-}
-
-// Acquire implements lane.Store.
-func (s *scope) Acquire(ctx context.Context, p lane.AcquireParams) ([]lane.Lease, error) {
-	var leases []lane.Lease
-	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
-		q := db.New(tx)
-		expired, err := q.LaneExpired(ctx, db.LaneExpiredParams{Scope: s.number, MaxFree: int64(max(p.MaxFree, 0))})
-		if err != nil || len(expired) == 0 {
-			return err
-		}
-		crashed, buckets := map[int64]bool{}, make([]int64, len(expired))
-		for i, b := range expired {
-			crashed[b.Bucket], buckets[i] = b.Crashed == 1, b.Bucket
-		}
-		taken, err := q.LaneAcquire(ctx, db.LaneAcquireParams{
-			Owner: p.Owner, TtlMs: sqlitestore.Milliseconds(p.TTL), Scope: s.number, Buckets: sqlitestore.List(buckets),
-		})
-		for _, b := range taken {
-			leases = append(leases, lane.Lease{Bucket: lane.Bucket(b.Bucket), Token: b.Token, Lo: b.Lo, Hi: b.Hi, Crashed: crashed[b.Bucket]})
-		}
-		return err
-	})
-	if err != nil {
-		return nil, sqlitestore.Classify("acquire buckets", err)
-	}
-	return leases, nil
-}
-
-// Release implements lane.Store.
-func (s *scope) Release(ctx context.Context, owner string, leases []lane.Lease) error {
-	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
-		for _, l := range leases {
-			crashed := int64(0)
-			if l.Crashed {
-				crashed = 1
-			}
-			if _, err := db.New(tx).LaneRelease(ctx, db.LaneReleaseParams{
-				Crashed: crashed, Scope: s.number, Bucket: int64(l.Bucket), Owner: owner, Token: l.Token,
-			}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return sqlitestore.Classify("release buckets", err)
-}
-
-// fence returns the bucket of a lease while owner and token still hold it.
-func (s *scope) fence(ctx context.Context, q *db.Queries, owner string, l lane.Lease) (row db.LaneFenceRow, held bool, err error) {
-	rows, err := q.LaneFence(ctx, db.LaneFenceParams{Scope: s.number, Bucket: int64(l.Bucket), Owner: owner, Token: l.Token})
-	if err != nil || len(rows) == 0 {
-		return db.LaneFenceRow{}, false, err
-	}
-	return rows[0], true, nil
-}
-
-// Fetch implements lane.Store.
-func (s *scope) Fetch(ctx context.Context, p lane.FetchParams) (lane.Page, error) {
-	var rows []lane.Row
-	var stops []lane.Stop
-	err := sqlitestore.Read(ctx, s.db, func(tx *sql.Tx) error {
-		q, busy := db.New(tx), sqlitestore.List(p.Busy)
-		for _, c := range p.Cursors {
-			if len(rows) >= p.MaxRows {
-				return nil
-			}
-			b, held, err := s.fence(ctx, q, p.Owner, c.Lease)
-			if err != nil {
-				return err
-			}
-			if !held || b.Live == 0 {
-				continue
-			}
-			found, stop, err := s.look(ctx, q, c, p, p.MaxRows-len(rows), busy)
-			if err != nil {
-				return err
-			}
-			for i := range found {
-				found[i].Bucket = c.Lease.Bucket
-			}
-			rows = append(rows, found...)
-			if stop != nil {
-				stops = append(stops, *stop)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return lane.Page{}, sqlitestore.Classify("fetch", err)
-	}
-	return lane.Advance(p, rows, stops), nil
-}
-
-// look reads one bucket from its cursor on: the unordered lane first, since it
-// is the lowest, then the keyed ones. It returns where the walk ended, or nil
-// when room or p.MaxLanes cut it.
-func (s *scope) look(ctx context.Context, q *db.Queries, c lane.Cursor, p lane.FetchParams, room int, busy string) ([]lane.Row, *lane.Stop, error) {
-	var rows []lane.Row
-	lanes, scan := p.MaxLanes, p.ScanLanes
-	if c.Lane <= c.Lease.Lo {
-		var err error
-		if rows, err = s.queue.unordered(ctx, q, db.OutboxUnorderedParams{
-			Scope: s.number, Lane: c.Lease.Lo, After: c.After, MaxRows: int64(room),
-		}); err != nil {
-			return nil, nil, err
-		}
-		if room -= len(rows); room == 0 {
-			return rows, nil, nil
-		}
-		if len(rows) > 0 {
-			lanes, scan = lanes-1, scan-1
-		}
-		if lanes == 0 {
-			return rows, nil, nil
-		}
-		if scan == 0 {
-			return rows, &lane.Stop{Bucket: c.Lease.Bucket, Lane: c.Lease.Lo}, nil
-		}
-	}
-	from := max(c.Lane, c.Lease.Lo+1)
-	keyed, err := s.queue.keyed(ctx, q, db.OutboxFetchParams{
-		Scope: s.number, MaxRun: int64(p.MaxRun), MaxRows: int64(room), FromLane: from, Hi: c.Lease.Hi,
-		ScanLanes: int64(scan), Busy: busy, MaxLanes: int64(lanes),
-	})
-	rows = append(rows, keyed...)
-	if err != nil || len(keyed) == room || countLanes(keyed) == lanes {
-		return rows, nil, err
-	}
-	end, err := s.queue.walk(ctx, q, db.OutboxWalkParams{ScanLanes: int64(scan), Scope: s.number, FromLane: from, Hi: c.Lease.Hi})
-	return rows, &lane.Stop{Bucket: c.Lease.Bucket, Lane: end.Lane, End: end.More == 0}, err
-}
-
-// countLanes counts the lanes of rows in lane order.
-func countLanes(rows []lane.Row) int {
-	n := 0
-	for i, r := range rows {
-		if i == 0 || r.Lane != rows[i-1].Lane {
-			n++
-		}
-	}
-	return n
-}
-
-// Settle implements lane.Store.
-func (s *scope) Settle(ctx context.Context, owner string, leases []lane.Lease, settlements []lane.Settlement) (lane.SettleResult, error) {
-	var result lane.SettleResult
-	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
-		prepared := sqlitestore.Prepare(tx)
-		defer prepared.Close()
-		var err error
-		result, err = s.settle(ctx, db.New(prepared), owner, leases, settlements)
-		return err
-	})
-	if err != nil {
-		return lane.SettleResult{}, sqlitestore.Classify("settle", err)
-	}
-	return result, nil
-}
-
-// settle does it inside a transaction, which nobody can take a bucket from: the
-// fence is looked at once.
-func (s *scope) settle(ctx context.Context, q *db.Queries, owner string, leases []lane.Lease, settlements []lane.Settlement) (lane.SettleResult, error) {
-	var result lane.SettleResult
-	passed, named := map[lane.Bucket]lane.Lease{}, map[lane.Bucket]bool{}
-	for _, l := range leases {
-		b, held, err := s.fence(ctx, q, owner, l)
-		if err != nil {
-			return result, err
-		}
-		named[l.Bucket] = true
-		if !held {
-			result.Fenced = append(result.Fenced, l.Bucket)
-			continue
-		}
-		passed[l.Bucket] = lane.Lease{Bucket: l.Bucket, Lo: b.Lo, Hi: b.Hi}
-		parked, err := q.LaneParked(ctx, db.LaneParkedParams{Scope: s.number, Lo: b.Lo, Hi: b.Hi})
-		if err != nil {
-			return result, err
-		}
-		result.Parked = append(result.Parked, parked...)
-	}
-	done := map[lane.Bucket][]lane.Settlement{}
-	for _, x := range settlements {
-		b, ok := passed[x.Bucket]
-		switch {
-		case !named[x.Bucket]:
-			return result, fmt.Errorf("no lease names bucket %d", x.Bucket)
-		case !ok:
-			continue
-		case x.Lane < b.Lo || x.Lane > b.Hi:
-			return result, fmt.Errorf("lane %d is not of bucket %d", x.Lane, x.Bucket)
-		case x.Outcome == lane.Done:
-			done[x.Bucket] = append(done[x.Bucket], x)
-			continue
-		}
-		found, err := s.record(ctx, q, b, x)
-		if err != nil {
-			return result, err
-		}
-		if !found {
-			result.Gone = append(result.Gone, lane.Ref{Lane: x.Lane, Sequence: x.Sequence})
-		}
-	}
-	for bucket, list := range done {
-		gone, err := s.finish(ctx, q, passed[bucket], list)
-		if err != nil {
-			return result, err
-		}
-		result.Gone = append(result.Gone, gone...)
-	}
-	return result, nil
-}
-
-// finish removes delivered messages of one bucket and returns those that were
-// not there.
-func (s *scope) finish(ctx context.Context, q *db.Queries, b lane.Lease, done []lane.Settlement) ([]lane.Ref, error) {
-	sequences := make([]int64, len(done))
-	for i, x := range done {
-		sequences[i] = x.Sequence
-	}
-	removed, err := s.queue.remove(ctx, q, db.OutboxRemoveParams{Sequences: sqlitestore.List(sequences), Scope: s.number, Lo: b.Lo, Hi: b.Hi})
+// convert converts every row of a result.
+func convert[From, To any](rows []From, err error, to func(From) To) ([]To, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := make(map[int64]bool, len(removed))
-	for _, n := range removed {
-		found[n] = true
+	converted := make([]To, len(rows))
+	for i := range rows {
+		converted[i] = to(rows[i])
 	}
-	var gone []lane.Ref
-	for _, x := range done {
-		if !found[x.Sequence] {
-			gone = append(gone, lane.Ref{Lane: x.Lane, Sequence: x.Sequence})
-		}
-		if x.Held {
-			if err := s.unhold(ctx, q, x.Lane, x.Sequence); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return gone, nil
+	return converted, nil
 }
 
-// unhold forgets the failures of one message.
-func (s *scope) unhold(ctx context.Context, q *db.Queries, number, sequence int64) error {
-	return q.LaneUnhold(ctx, db.LaneUnholdParams{Scope: s.number, Lane: number, Sequence: sequence})
+func (x queries) Expired(ctx context.Context, p store.ExpiredParams) ([]store.ExpiredRow, error) {
+	rows, err := x.q.LaneExpired(ctx, db.LaneExpiredParams(p))
+	return convert(rows, err, func(r db.LaneExpiredRow) store.ExpiredRow { return store.ExpiredRow(r) })
 }
 
-// record stores any outcome but Done; found is false when the message is gone.
-func (s *scope) record(ctx context.Context, q *db.Queries, b lane.Lease, x lane.Settlement) (found bool, err error) {
-	if x.Outcome == lane.Dead {
-		return s.bury(ctx, q, b, x)
-	}
-	p := db.OutboxHoldParams{
-		Attempts: int64(x.Attempts), Reason: sqlitestore.Text(x.Reason), LastError: sqlitestore.Text(x.Error),
-		Sequence: x.Sequence, Scope: s.number, Lane: x.Lane,
-	}
-	switch x.Outcome {
-	case lane.Retry:
-		p.DelayMs = sqlitestore.Milliseconds(x.Delay)
-	case lane.Park:
-		p.Parked = 1
-	}
-	n, err := s.queue.hold(ctx, q, p)
-	return n > 0, err
+func (x queries) Acquire(ctx context.Context, p store.AcquireParams) ([]store.AcquireRow, error) {
+	rows, err := x.q.LaneAcquire(ctx, db.LaneAcquireParams(p))
+	return convert(rows, err, func(r db.LaneAcquireRow) store.AcquireRow { return store.AcquireRow(r) })
 }
 
-// bury moves a message to the dead letters.
-func (s *scope) bury(ctx context.Context, q *db.Queries, b lane.Lease, x lane.Settlement) (found bool, err error) {
-	n, err := s.queue.bury(ctx, q, db.OutboxBuryParams{
-		Attempts: int64(x.Attempts), Reason: sqlitestore.Text(x.Reason), LastError: sqlitestore.Text(x.Error),
-		Sequence: x.Sequence, Scope: s.number, Lane: x.Lane,
-	})
-	if err != nil || n == 0 {
-		return false, err
-	}
-	if _, err := s.queue.remove(ctx, q, db.OutboxRemoveParams{
-		Sequences: sqlitestore.List([]int64{x.Sequence}), Scope: s.number, Lo: b.Lo, Hi: b.Hi,
-	}); err != nil {
-		return false, err
-	}
-	return true, s.unhold(ctx, q, x.Lane, x.Sequence)
+func (x queries) Fence(ctx context.Context, p store.FenceParams) ([]store.FenceRow, error) {
+	rows, err := x.q.LaneFence(ctx, db.LaneFenceParams(p))
+	return convert(rows, err, func(r db.LaneFenceRow) store.FenceRow { return store.FenceRow(r) })
 }
 
-// Keep implements lane.Keeper.
-func (s *Store) Keep(ctx context.Context, p lane.KeepParams) ([]lane.Kept, error) {
-	kept := make([]lane.Kept, 0, len(p.Scopes))
-	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
-		prepared := sqlitestore.Prepare(tx)
-		defer prepared.Close()
-		for _, x := range p.Scopes {
-			k, err := keep(ctx, db.New(prepared), p, x)
-			if err != nil {
-				return err
-			}
-			kept = append(kept, k)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, sqlitestore.Classify("keep leases", err)
-	}
-	return kept, nil
+func (x queries) Renew(ctx context.Context, p store.RenewParams) (int64, error) {
+	return x.q.LaneRenew(ctx, db.LaneRenewParams(p))
 }
 
-// keep renews the leases of one scope and looks at what is going on in it.
-func keep(ctx context.Context, q *db.Queries, p lane.KeepParams, x lane.ScopeLeases) (lane.Kept, error) {
-	k, number, ttl := lane.Kept{Scope: x.Scope}, int64(x.Scope), sqlitestore.Milliseconds(p.TTL)
-	for _, l := range x.Leases {
-		n, err := q.LaneRenew(ctx, db.LaneRenewParams{TtlMs: ttl, Scope: number, Bucket: int64(l.Bucket), Owner: p.Owner, Token: l.Token})
-		if err != nil {
-			return k, err
-		}
-		if n == 0 {
-			continue
-		}
-		k.Renewed = append(k.Renewed, l.Bucket)
-		parked, err := q.LaneParked(ctx, db.LaneParkedParams{Scope: number, Lo: l.Lo, Hi: l.Hi})
-		if err != nil {
-			return k, err
-		}
-		k.Parked = append(k.Parked, parked...)
-	}
-	if err := q.LaneHeartbeat(ctx, db.LaneHeartbeatParams{Scope: number, Owner: p.Owner}); err != nil {
-		return k, err
-	}
-	if err := q.LaneForget(ctx, db.LaneForgetParams{Scope: number, TtlMs: ttl}); err != nil {
-		return k, err
-	}
-	share, err := q.LaneShare(ctx, db.LaneShareParams{Scope: number})
-	k.Owners, k.Buckets, k.Free, k.Expired = int(share.Owners), int(share.Buckets), int(share.Free), int(share.Expired)
-	k.Waiting = share.Waiting == 1
-	return k, err
+func (x queries) Release(ctx context.Context, p store.ReleaseParams) (int64, error) {
+	return x.q.LaneRelease(ctx, db.LaneReleaseParams(p))
 }
 
-// Leave implements lane.Keeper.
-func (s *Store) Leave(ctx context.Context, owner string) error {
-	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
-		return db.New(tx).LaneLeave(ctx, db.LaneLeaveParams{Owner: owner})
-	})
-	return sqlitestore.Classify("leave", err)
+func (x queries) Heartbeat(ctx context.Context, scope int64, owner string) error {
+	return x.q.LaneHeartbeat(ctx, db.LaneHeartbeatParams{Scope: scope, Owner: owner})
 }
 
-// Receive implements inbox.ReceiveStore.
-func (s *Store) Receive(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming) ([]inbox.Disposition, error) {
-	dispositions := make([]inbox.Disposition, len(messages))
-	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
-		prepared := sqlitestore.Prepare(tx)
-		defer prepared.Close()
-		for i, m := range messages {
-			var err error
-			if dispositions[i], err = receive(ctx, db.New(prepared), source, m); err != nil {
-				return refused(m.EventType, sqlitestore.Classify("receive", err))
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return dispositions, nil
+func (x queries) Forget(ctx context.Context, scope, leaseMs int64) error {
+	return x.q.LaneForget(ctx, db.LaneForgetParams{Scope: scope, LeaseMs: leaseMs})
 }
 
-// receive stores one message unless its receipt is there already.
-func receive(ctx context.Context, q *db.Queries, source inbox.SourceRef, m inbox.Incoming) (inbox.Disposition, error) {
-	digest := sha256.Sum256(m.Payload)
-	n, err := q.InboxAddReceipt(ctx, db.InboxAddReceiptParams{Source: int64(source.Number), IdempotencyKey: m.IdempotencyKey, Digest: digest[:]})
-	if err != nil {
-		return 0, err
-	}
-	if n == 0 {
-		known, err := q.InboxDigests(ctx, db.InboxDigestsParams{Source: int64(source.Number), IdempotencyKey: m.IdempotencyKey})
-		if err != nil || !bytes.Equal(known, digest[:]) {
-			return inbox.Conflict, err
-		}
-		return inbox.Duplicate, nil
-	}
-	headers, err := sqlitestore.EncodeHeaders(m.Headers)
-	if err != nil {
-		return 0, err
-	}
-	return inbox.Stored, q.InboxReceive(ctx, db.InboxReceiveParams{
-		Source: int64(source.Number), ID: event.NewUUID().String(), AggregateID: m.AggregateID, EventType: m.EventType,
-		IdempotencyKey: m.IdempotencyKey, Payload: notNull(m.Payload), Headers: headers, Version: m.Version,
+func (x queries) Leave(ctx context.Context, owner string) error {
+	return x.q.LaneLeave(ctx, db.LaneLeaveParams{Owner: owner})
+}
+
+func (x queries) Share(ctx context.Context, scope int64) (store.ShareRow, error) {
+	row, err := x.q.LaneShare(ctx, db.LaneShareParams{Scope: scope})
+	return store.ShareRow(row), err
+}
+
+func (x queries) Parked(ctx context.Context, scope, lo, hi int64) ([]int64, error) {
+	return x.q.LaneParked(ctx, db.LaneParkedParams{Scope: scope, Lo: lo, Hi: hi})
+}
+
+func (x queries) Unhold(ctx context.Context, scope, lane, sequence int64) error {
+	return x.q.LaneUnhold(ctx, db.LaneUnholdParams{Scope: scope, Lane: lane, Sequence: sequence})
+}
+
+func (x queries) LaneOf(ctx context.Context, key string) (int64, error) {
+	return x.q.LaneOf(ctx, db.LaneOfParams{Key: key})
+}
+
+func (x queries) Park(ctx context.Context, scope, lane int64, reason string) error {
+	return x.q.LanePark(ctx, db.LaneParkParams{Scope: scope, Lane: lane, Reason: reason})
+}
+
+func (x queries) Unpark(ctx context.Context, scope, lane int64) (int64, error) {
+	return x.q.LaneUnpark(ctx, db.LaneUnparkParams{Scope: scope, Lane: lane})
+}
+
+func (x queries) Counts(ctx context.Context) ([]store.CountsRow, error) {
+	rows, err := x.q.ScopeCounts(ctx)
+	return convert(rows, err, func(r db.ScopeCountsRow) store.CountsRow { return store.CountsRow(r) })
+}
+
+func (x queries) Publish(ctx context.Context, p store.PublishParams) error {
+	return x.q.OutboxPublish(ctx, db.OutboxPublishParams{
+		ID: p.ID, Topic: p.Topic, Key: p.Key, Payload: string(p.Payload), Headers: p.Headers, Version: p.Version,
 	})
 }
 
-// notNull returns an empty payload for none: a nil slice would be stored as NULL.
-func notNull(payload []byte) []byte {
-	if payload == nil {
-		return []byte{}
-	}
-	return payload
+func (x queries) Receive(ctx context.Context, p store.ReceiveParams) error {
+	return x.q.InboxReceive(ctx, db.InboxReceiveParams(p))
 }
 
-// PurgeReceipts implements inbox.ReceiveStore.
-func (s *Store) PurgeReceipts(ctx context.Context, source inbox.SourceRef, retention time.Duration, most int) (int, error) {
-	var n int64
-	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) (err error) {
-		n, err = db.New(tx).InboxPurgeReceipts(ctx, db.InboxPurgeReceiptsParams{
-			Source: int64(source.Number), RetentionMs: sqlitestore.Milliseconds(retention), MaxRows: int64(most),
-		})
-		return err
-	})
-	return int(n), sqlitestore.Classify("purge receipts", err)
+func (x queries) AddReceipt(ctx context.Context, p store.AddReceiptParams) (int64, error) {
+	return x.q.InboxAddReceipt(ctx, db.InboxAddReceiptParams(p))
 }
 
-// Handle implements inbox.PullStore. Nobody else can write while the handler's
-// transaction is open, so the fence that held at its beginning holds at its end.
-func (s *InboxStore) Handle(ctx context.Context, owner string, row lane.Row, lease lane.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	return sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
-		if _, held, err := s.fence(ctx, db.New(tx), owner, lease); err != nil || !held {
-			return lost(err)
+func (x queries) Digest(ctx context.Context, source int64, idempotencyKey string) ([]byte, error) {
+	return x.q.InboxDigests(ctx, db.InboxDigestsParams{Source: source, IdempotencyKey: idempotencyKey})
+}
+
+func (x queries) PurgeReceipts(ctx context.Context, p store.PurgeReceiptsParams) (int64, error) {
+	return x.q.InboxPurgeReceipts(ctx, db.InboxPurgeReceiptsParams(p))
+}
+
+func (x queries) Outbox() store.QueueQueries { return outboxQueries(x) }
+func (x queries) Inbox() store.QueueQueries  { return inboxQueries(x) }
+
+// outboxQueries are the queries of the outbox.
+type outboxQueries struct{ q *db.Queries }
+
+func (x outboxQueries) Unordered(ctx context.Context, p store.UnorderedParams) ([]store.MessageRow, error) {
+	rows, err := x.q.OutboxUnordered(ctx, db.OutboxUnorderedParams(p))
+	return convert(rows, err, func(r db.OutboxUnorderedRow) store.MessageRow {
+		return store.MessageRow{
+			Sequence: r.Sequence, Lane: r.Lane, Attempts: r.Attempts, Held: r.Held, DueInMs: r.DueInMs,
+			ID: r.ID, Key: r.MsgKey, Topic: r.Topic, Payload: r.Payload, Headers: r.Headers, Version: r.Version, CreatedAt: r.CreatedAt,
 		}
-		if err := fn(ctx, tx); err != nil {
-			return err
-		}
-		return s.complete(ctx, db.New(tx), owner, lease, row)
 	})
 }
 
-// lost is the error of a lease that somebody else has.
-func lost(err error) error {
-	if err != nil {
-		return sqlitestore.Classify("check the lease", err)
-	}
-	return lane.ErrLeaseLost
-}
-
-// complete removes a message that was handled, fenced by owner and token.
-func (s *InboxStore) complete(ctx context.Context, q *db.Queries, owner string, lease lane.Lease, row lane.Row) error {
-	b, held, err := s.fence(ctx, q, owner, lease)
-	if err != nil || !held {
-		return lost(err)
-	}
-	found, err := s.take(ctx, q, lane.Lease{Lo: b.Lo, Hi: b.Hi}, row)
-	if err != nil {
-		return sqlitestore.Classify("complete", err)
-	}
-	if !found {
-		return inbox.ErrGone
-	}
-	return nil
-}
-
-// take removes one message together with its hold; found is false when it is
-// gone.
-func (s *InboxStore) take(ctx context.Context, q *db.Queries, b lane.Lease, row lane.Row) (found bool, err error) {
-	gone, err := s.finish(ctx, q, b, []lane.Settlement{{Lane: row.Lane, Sequence: row.Message.Sequence, Held: row.Held}})
-	return len(gone) == 0, err
-}
-
-// Move implements inbox.PushStore. It never answers lane.ErrBusy: the write lock
-// of the file is the lock of every key.
-func (s *InboxStore) Move(ctx context.Context, owner string, runs []lane.Run, remap inbox.Remap[*sql.Tx]) ([]lane.Verdict, error) {
-	verdicts := make([]lane.Verdict, len(runs))
-	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
-		prepared := sqlitestore.Prepare(tx)
-		defer prepared.Close()
-		m := mover{scope: s, tx: tx, q: db.New(prepared), owner: owner, remap: remap}
-		for i, run := range runs {
-			var err error
-			if verdicts[i], err = m.run(ctx, run); err != nil {
-				return err
-			}
+func (x outboxQueries) Fetch(ctx context.Context, p store.FetchParams) ([]store.MessageRow, error) {
+	rows, err := x.q.OutboxFetch(ctx, db.OutboxFetchParams(p))
+	return convert(rows, err, func(r db.OutboxFetchRow) store.MessageRow {
+		return store.MessageRow{
+			Sequence: r.Sequence, Lane: r.Lane, Attempts: r.Attempts, Held: r.Held,
+			ID: r.ID, Key: r.MsgKey, Topic: r.Topic, Payload: r.Payload, Headers: r.Headers, Version: r.Version, CreatedAt: r.CreatedAt,
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, sqlitestore.Classify("move", err)
-	}
-	return verdicts, nil
-}
-
-// A mover moves messages in one transaction.
-type mover struct {
-	scope *InboxStore
-	tx    *sql.Tx
-	q     *db.Queries
-	owner string
-	remap inbox.Remap[*sql.Tx]
-}
-
-// run moves the messages of one run up to the first that is refused. An error
-// of the database ends the whole transaction.
-func (m *mover) run(ctx context.Context, run lane.Run) (lane.Verdict, error) {
-	b, held, err := m.scope.fence(ctx, m.q, m.owner, run.Lease)
-	if err != nil {
-		return lane.Verdict{}, err
-	}
-	if !held {
-		return lane.Verdict{Err: lane.ErrLeaseLost}, nil
-	}
-	for i, row := range run.Rows {
-		var refusal error
-		err := sqlitestore.Atomically(ctx, m.tx, func() (err error) {
-			refusal, err = m.message(ctx, lane.Lease{Lo: b.Lo, Hi: b.Hi}, row)
-			if err == nil {
-				return refusal
-			}
-			return err
-		})
-		switch {
-		case refusal != nil:
-			return lane.Verdict{Accepted: i, Completed: true, Err: refusal}, nil
-		case err != nil:
-			return lane.Verdict{}, err
-		}
-	}
-	return lane.Verdict{Accepted: len(run.Rows), Completed: true}, nil
-}
-
-// message moves one message. A refusal concerns the message alone; err is an
-// error of the database. A message that an operator removed is passed over.
-func (m *mover) message(ctx context.Context, b lane.Lease, row lane.Row) (refusal, err error) {
-	found, err := m.scope.take(ctx, m.q, b, row)
-	if err != nil || !found {
-		return nil, err
-	}
-	records := []outbox.Record{{
-		ID: row.Message.ID, Topic: row.Message.Topic, Payload: row.Message.Payload, Headers: row.Message.Headers, Version: row.Message.Version,
-	}}
-	if m.remap != nil {
-		if records, err = m.remap(ctx, m.tx, row.Message); err != nil {
-			return err, nil
-		}
-	}
-	for _, r := range records {
-		if r.Key == "" {
-			r.Key = row.Message.Key
-		}
-		if r.ID.IsZero() {
-			r.ID = event.NewUUID()
-		}
-		if !utf8.Valid(r.Payload) {
-			return event.AsPermanent(&event.ValidationError{Topic: r.Topic, Err: fmt.Errorf("payload is not valid UTF-8")}), nil
-		}
-		err := appendRecord(ctx, m.q, r)
-		if c, ok := err.(*event.ConfigurationError); ok {
-			return event.AsPermanent(c), nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
-}
-
-// at returns a scope with the queue that it belongs to.
-func (s *Store) at(number lane.Scope) *scope {
-	if inboxScopes[number] {
-		return &s.Inbox(number).scope
-	}
-	return &s.Outbox(number).scope
-}
-
-// DeadLetters lists the dead letters of a scope behind a sequence, in their
-// order, most at the most.
-func (s *Store) DeadLetters(ctx context.Context, number lane.Scope, after int64, most int) ([]lane.DeadLetter, error) {
-	letters, err := s.at(number).queue.deadLetters(ctx, db.New(s.db), db.OutboxDeadLettersParams{Scope: int64(number), After: after, MaxRows: int64(most)})
-	return letters, sqlitestore.Classify("list dead letters", err)
-}
-
-// Replay puts dead letters at the end of their lanes, in their old order and
-// with their old ids. It returns how many it found.
-func (s *Store) Replay(ctx context.Context, number lane.Scope, ids ...event.UUID) (int, error) {
-	var n int64
-	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) (err error) {
-		n, err = s.at(number).queue.replay(ctx, db.New(tx), db.OutboxReplayParams{Scope: int64(number), Ids: sqlitestore.IDs(ids)})
-		return err
-	})
-	return int(n), sqlitestore.Classify("replay", err)
-}
-
-// ParkKey stops the deliveries of one key until ReleaseKey; what is in flight may
-// still finish.
-func (s *Store) ParkKey(ctx context.Context, number lane.Scope, key, reason string) error {
-	return s.withLane(ctx, "park", key, func(q *db.Queries, l int64) error {
-		return q.LanePark(ctx, db.LaneParkParams{Scope: int64(number), Lane: l, Reason: sqlitestore.Text(reason)})
 	})
 }
 
-// ReleaseKey ends every park of a key: the operator's and that of an exhausted
-// message at its head, whose attempts start again. A retry that was due later
-// still is. It reports whether anything was parked.
-func (s *Store) ReleaseKey(ctx context.Context, number lane.Scope, key string) (bool, error) {
-	var n int64
-	err := s.withLane(ctx, "release", key, func(q *db.Queries, l int64) (err error) {
-		n, err = q.LaneUnpark(ctx, db.LaneUnparkParams{Scope: int64(number), Lane: l})
-		return err
+func (x outboxQueries) Walk(ctx context.Context, p store.WalkParams) (store.WalkRow, error) {
+	row, err := x.q.OutboxWalk(ctx, db.OutboxWalkParams(p))
+	return store.WalkRow(row), err
+}
+
+func (x outboxQueries) Remove(ctx context.Context, p store.RemoveParams) ([]int64, error) {
+	return x.q.OutboxRemove(ctx, db.OutboxRemoveParams(p))
+}
+
+func (x outboxQueries) Hold(ctx context.Context, p store.HoldParams) (int64, error) {
+	return x.q.OutboxHold(ctx, db.OutboxHoldParams(p))
+}
+
+func (x outboxQueries) Bury(ctx context.Context, p store.BuryParams) (int64, error) {
+	return x.q.OutboxBury(ctx, db.OutboxBuryParams(p))
+}
+
+func (x outboxQueries) DeadLetters(ctx context.Context, p store.DeadLettersParams) ([]store.DeadLetterRow, error) {
+	rows, err := x.q.OutboxDeadLetters(ctx, db.OutboxDeadLettersParams(p))
+	return convert(rows, err, func(r db.OutboxDeadLettersRow) store.DeadLetterRow {
+		return store.DeadLetterRow{
+			MessageRow: store.MessageRow{
+				Sequence: r.Sequence, Lane: r.Lane, Attempts: r.Attempts,
+				ID: r.ID, Key: r.MsgKey, Topic: r.Topic, Payload: r.Payload, Headers: r.Headers, Version: r.Version, CreatedAt: r.CreatedAt,
+			},
+			DiedAt: r.DiedAt, Reason: r.Reason, LastError: r.LastError,
+		}
 	})
-	return n > 0, err
 }
 
-// withLane calls fn with the lane of a key.
-func (s *Store) withLane(ctx context.Context, op, key string, fn func(q *db.Queries, l int64) error) error {
-	if err := event.CheckKey(key); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	err := sqlitestore.Write(ctx, s.db, func(tx *sql.Tx) error {
-		q := db.New(tx)
-		l, err := q.LaneOf(ctx, db.LaneOfParams{Key: key})
-		if err != nil {
-			return err
+func (x outboxQueries) Replay(ctx context.Context, p store.ReplayParams) (int64, error) {
+	return x.q.OutboxReplay(ctx, db.OutboxReplayParams(p))
+}
+
+func (x outboxQueries) DropDead(ctx context.Context, p store.ReplayParams) (int64, error) {
+	return x.q.OutboxDropDead(ctx, db.OutboxDropDeadParams(p))
+}
+
+// inboxQueries are the queries of the inbox.
+type inboxQueries struct{ q *db.Queries }
+
+func (x inboxQueries) Unordered(ctx context.Context, p store.UnorderedParams) ([]store.MessageRow, error) {
+	rows, err := x.q.InboxUnordered(ctx, db.InboxUnorderedParams(p))
+	return convert(rows, err, func(r db.InboxUnorderedRow) store.MessageRow {
+		return store.MessageRow{
+			Sequence: r.Sequence, Lane: r.Lane, Attempts: r.Attempts, Held: r.Held, DueInMs: r.DueInMs,
+			ID: r.ID, Key: r.MsgKey, Topic: r.EventType, Payload: r.Payload, Headers: r.Headers, Version: r.Version, CreatedAt: r.CreatedAt, Source: r.Source, IdempotencyKey: r.IdempotencyKey,
 		}
-		return fn(q, l)
 	})
-	return sqlitestore.Classify(op, err)
 }
 
-// Counts counts what every scope holds. It reads whole tables.
-func (s *Store) Counts(ctx context.Context) ([]lane.Counts, error) {
-	rows, err := db.New(s.db).ScopeCounts(ctx)
-	if err != nil {
-		return nil, sqlitestore.Classify("count", err)
-	}
-	counts := make([]lane.Counts, len(rows))
-	for i, r := range rows {
-		counts[i] = lane.Counts{
-			Scope: lane.Scope(r.Scope), Kind: r.Kind, Name: r.Name, Waiting: r.Waiting, Retrying: r.Retrying, Parked: r.Parked, Dead: r.Dead,
-			Oldest: time.Duration(r.OldestMs) * time.Millisecond,
+func (x inboxQueries) Fetch(ctx context.Context, p store.FetchParams) ([]store.MessageRow, error) {
+	rows, err := x.q.InboxFetch(ctx, db.InboxFetchParams(p))
+	return convert(rows, err, func(r db.InboxFetchRow) store.MessageRow {
+		return store.MessageRow{
+			Sequence: r.Sequence, Lane: r.Lane, Attempts: r.Attempts, Held: r.Held,
+			ID: r.ID, Key: r.MsgKey, Topic: r.EventType, Payload: r.Payload, Headers: r.Headers, Version: r.Version, CreatedAt: r.CreatedAt, Source: r.Source, IdempotencyKey: r.IdempotencyKey,
 		}
-	}
-	return counts, nil
+	})
 }
 
-// outboxQueue is the outbox.
-type outboxQueue struct{}
+func (x inboxQueries) Walk(ctx context.Context, p store.WalkParams) (store.WalkRow, error) {
+	row, err := x.q.InboxWalk(ctx, db.InboxWalkParams(p))
+	return store.WalkRow(row), err
+}
 
-func (outboxQueue) unordered(ctx context.Context, q *db.Queries, p db.OutboxUnorderedParams) ([]lane.Row, error) {
-	found, err := q.OutboxUnordered(ctx, p)
-	rows := make([]lane.Row, len(found))
-	for i, r := range found {
-		rows[i] = lane.Row{Lane: r.Lane, Attempts: int(r.Attempts), Held: r.Held == 1, DueIn: time.Duration(r.DueInMs) * time.Millisecond}
-		m := &rows[i].Message
-		if err := outboxMessage(m, r.Sequence, r.ID, r.Topic, r.MsgKey, r.Payload, r.Headers, r.Version, r.CreatedAt); err != nil {
-			return nil, err
+func (x inboxQueries) Remove(ctx context.Context, p store.RemoveParams) ([]int64, error) {
+	return x.q.InboxRemove(ctx, db.InboxRemoveParams(p))
+}
+
+func (x inboxQueries) Hold(ctx context.Context, p store.HoldParams) (int64, error) {
+	return x.q.InboxHold(ctx, db.InboxHoldParams(p))
+}
+
+func (x inboxQueries) Bury(ctx context.Context, p store.BuryParams) (int64, error) {
+	return x.q.InboxBury(ctx, db.InboxBuryParams(p))
+}
+
+func (x inboxQueries) DeadLetters(ctx context.Context, p store.DeadLettersParams) ([]store.DeadLetterRow, error) {
+	rows, err := x.q.InboxDeadLetters(ctx, db.InboxDeadLettersParams(p))
+	return convert(rows, err, func(r db.InboxDeadLettersRow) store.DeadLetterRow {
+		return store.DeadLetterRow{
+			MessageRow: store.MessageRow{
+				Sequence: r.Sequence, Lane: r.Lane, Attempts: r.Attempts,
+				ID: r.ID, Key: r.MsgKey, Topic: r.EventType, Payload: r.Payload, Headers: r.Headers, Version: r.Version, CreatedAt: r.CreatedAt, Source: r.Source, IdempotencyKey: r.IdempotencyKey,
+			},
+			DiedAt: r.DiedAt, Reason: r.Reason, LastError: r.LastError,
 		}
-		m.Attempt = int(r.Attempts) + 1
-		if r.DueInMs > 0 {
-			m.Payload, m.Headers = nil, nil
-		}
-	}
-	return rows, err
+	})
 }
 
-func (outboxQueue) keyed(ctx context.Context, q *db.Queries, p db.OutboxFetchParams) ([]lane.Row, error) {
-	found, err := q.OutboxFetch(ctx, p)
-	rows := make([]lane.Row, len(found))
-	for i, r := range found {
-		rows[i] = lane.Row{Lane: r.Lane, Attempts: int(r.Attempts), Held: r.Held == 1}
-		m := &rows[i].Message
-		if err := outboxMessage(m, r.Sequence, r.ID, r.Topic, r.MsgKey, r.Payload, r.Headers, r.Version, r.CreatedAt); err != nil {
-			return nil, err
-		}
-		m.Attempt = int(r.Attempts) + 1
-	}
-	return rows, err
+func (x inboxQueries) Replay(ctx context.Context, p store.ReplayParams) (int64, error) {
+	return x.q.InboxReplay(ctx, db.InboxReplayParams(p))
 }
 
-// outboxMessage fills in a message as it was stored.
-func outboxMessage(m *event.Message, sequence int64, id, topic, key string, payload []byte, headers string, version, createdAt int64) error {
-	parsed, err := event.ParseUUID(id)
-	if err != nil {
-		return fmt.Errorf("message %d: %w", sequence, err)
-	}
-	*m = event.Message{
-		ID: parsed, Sequence: sequence, Topic: topic, Key: key, Payload: payload, Headers: sqlitestore.DecodeHeaders(headers),
-		Version: version, CreatedAt: sqlitestore.Time(createdAt),
-	}
-	return nil
-}
-
-func (outboxQueue) walk(ctx context.Context, q *db.Queries, p db.OutboxWalkParams) (db.OutboxWalkRow, error) {
-	return q.OutboxWalk(ctx, p)
-}
-
-func (outboxQueue) remove(ctx context.Context, q *db.Queries, p db.OutboxRemoveParams) ([]int64, error) {
-	return q.OutboxRemove(ctx, p)
-}
-
-func (outboxQueue) hold(ctx context.Context, q *db.Queries, p db.OutboxHoldParams) (int64, error) {
-	return q.OutboxHold(ctx, p)
-}
-
-func (outboxQueue) bury(ctx context.Context, q *db.Queries, p db.OutboxBuryParams) (int64, error) {
-	return q.OutboxBury(ctx, p)
-}
-
-func (outboxQueue) deadLetters(ctx context.Context, q *db.Queries, p db.OutboxDeadLettersParams) ([]lane.DeadLetter, error) {
-	found, err := q.OutboxDeadLetters(ctx, p)
-	letters := make([]lane.DeadLetter, len(found))
-	for i, r := range found {
-		letters[i] = lane.DeadLetter{Lane: r.Lane, Attempts: int(r.Attempts), Reason: r.Reason, Error: r.LastError, DiedAt: sqlitestore.Time(r.DiedAt)}
-		if err := outboxMessage(&letters[i].Message, r.Sequence, r.ID, r.Topic, r.MsgKey, r.Payload, r.Headers, r.Version, r.CreatedAt); err != nil {
-			return nil, err
-		}
-	}
-	return letters, err
-}
-
-func (outboxQueue) replay(ctx context.Context, q *db.Queries, p db.OutboxReplayParams) (int64, error) {
-	n, err := q.OutboxReplay(ctx, p)
-	if err != nil {
-		return 0, err
-	}
-	_, err = q.OutboxDropDead(ctx, db.OutboxDropDeadParams(p))
-	return n, err
-}
-
-// inboxQueue is the inbox.
-type inboxQueue struct{}
-
-func (inboxQueue) unordered(ctx context.Context, q *db.Queries, p db.OutboxUnorderedParams) ([]lane.Row, error) {
-	found, err := q.InboxUnordered(ctx, db.InboxUnorderedParams(p))
-	rows := make([]lane.Row, len(found))
-	for i, r := range found {
-		rows[i] = lane.Row{Lane: r.Lane, Attempts: int(r.Attempts), Held: r.Held == 1, DueIn: time.Duration(r.DueInMs) * time.Millisecond}
-		m := &rows[i].Message
-		if err := inboxMessage(m, r.Sequence, r.ID, r.EventType, r.MsgKey, r.Payload, r.Headers, r.Version, r.CreatedAt, r.Source, r.IdempotencyKey); err != nil {
-			return nil, err
-		}
-		m.Attempt = int(r.Attempts) + 1
-		if r.DueInMs > 0 {
-			m.Payload, m.Headers = nil, nil
-		}
-	}
-	return rows, err
-}
-
-func (inboxQueue) keyed(ctx context.Context, q *db.Queries, p db.OutboxFetchParams) ([]lane.Row, error) {
-	found, err := q.InboxFetch(ctx, db.InboxFetchParams(p))
-	rows := make([]lane.Row, len(found))
-	for i, r := range found {
-		rows[i] = lane.Row{Lane: r.Lane, Attempts: int(r.Attempts), Held: r.Held == 1}
-		m := &rows[i].Message
-		if err := inboxMessage(m, r.Sequence, r.ID, r.EventType, r.MsgKey, r.Payload, r.Headers, r.Version, r.CreatedAt, r.Source, r.IdempotencyKey); err != nil {
-			return nil, err
-		}
-		m.Attempt = int(r.Attempts) + 1
-	}
-	return rows, err
-}
-
-// inboxMessage fills in a message as it was stored.
-func inboxMessage(m *event.Message, sequence int64, id, topic, key string, payload []byte, headers string, version, createdAt int64, source int64, idempotencyKey string) error {
-	parsed, err := event.ParseUUID(id)
-	if err != nil {
-		return fmt.Errorf("message %d: %w", sequence, err)
-	}
-	*m = event.Message{
-		ID: parsed, Sequence: sequence, Topic: topic, Key: key, Payload: payload, Headers: sqlitestore.DecodeHeaders(headers),
-		Version: version, CreatedAt: sqlitestore.Time(createdAt),
-		Source: sourceNames[source], IdempotencyKey: idempotencyKey,
-	}
-	return nil
-}
-
-func (inboxQueue) walk(ctx context.Context, q *db.Queries, p db.OutboxWalkParams) (db.OutboxWalkRow, error) {
-	end, err := q.InboxWalk(ctx, db.InboxWalkParams(p))
-	return db.OutboxWalkRow(end), err
-}
-
-func (inboxQueue) remove(ctx context.Context, q *db.Queries, p db.OutboxRemoveParams) ([]int64, error) {
-	return q.InboxRemove(ctx, db.InboxRemoveParams(p))
-}
-
-func (inboxQueue) hold(ctx context.Context, q *db.Queries, p db.OutboxHoldParams) (int64, error) {
-	return q.InboxHold(ctx, db.InboxHoldParams(p))
-}
-
-func (inboxQueue) bury(ctx context.Context, q *db.Queries, p db.OutboxBuryParams) (int64, error) {
-	return q.InboxBury(ctx, db.InboxBuryParams(p))
-}
-
-func (inboxQueue) deadLetters(ctx context.Context, q *db.Queries, p db.OutboxDeadLettersParams) ([]lane.DeadLetter, error) {
-	found, err := q.InboxDeadLetters(ctx, db.InboxDeadLettersParams(p))
-	letters := make([]lane.DeadLetter, len(found))
-	for i, r := range found {
-		letters[i] = lane.DeadLetter{Lane: r.Lane, Attempts: int(r.Attempts), Reason: r.Reason, Error: r.LastError, DiedAt: sqlitestore.Time(r.DiedAt)}
-		if err := inboxMessage(&letters[i].Message, r.Sequence, r.ID, r.EventType, r.MsgKey, r.Payload, r.Headers, r.Version, r.CreatedAt, r.Source, r.IdempotencyKey); err != nil {
-			return nil, err
-		}
-	}
-	return letters, err
-}
-
-func (inboxQueue) replay(ctx context.Context, q *db.Queries, p db.OutboxReplayParams) (int64, error) {
-	n, err := q.InboxReplay(ctx, db.InboxReplayParams(p))
-	if err != nil {
-		return 0, err
-	}
-	_, err = q.InboxDropDead(ctx, db.InboxDropDeadParams(p))
-	return n, err
+func (x inboxQueries) DropDead(ctx context.Context, p store.ReplayParams) (int64, error) {
+	return x.q.InboxDropDead(ctx, db.InboxDropDeadParams(p))
 }

@@ -42,7 +42,7 @@ func InSQL(tx *sql.Tx) *events.Publisher {
 // process look for the new messages at once. Publish last, and keep the transaction short:
 // until it commits, other transactions that publish under the same keys wait for it.
 func InTx(ctx context.Context, pool *pgxpool.Pool, fn func(tx pgx.Tx, pub *events.Publisher) error) error {
-	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err := pgstore.InTx(ctx, pool, func(tx pgx.Tx) error {
 		return fn(tx, events.NewPublisher(Appender(tx)))
 	})
 	if err == nil {

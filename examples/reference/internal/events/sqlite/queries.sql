@@ -16,7 +16,7 @@ SELECT b.bucket, CAST(b.owner IS NOT NULL AS INTEGER) AS crashed
 -- name: LaneAcquire :many
 UPDATE lane_bucket
    SET token = token + 1, owner = CAST(sqlc.arg('owner') AS TEXT),
-       lease_until = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) + CAST(sqlc.arg('ttl_ms') AS INTEGER)
+       lease_until = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) + CAST(sqlc.arg('lease_ms') AS INTEGER)
  WHERE scope = CAST(sqlc.arg('scope') AS INTEGER)
    AND bucket IN (SELECT value FROM json_each(CAST(sqlc.arg('buckets') AS TEXT)))
 RETURNING bucket, token, lo, hi;
@@ -30,7 +30,7 @@ SELECT b.lo, b.hi, CAST(b.lease_until > (CAST((julianday('now') - 2440587.5) * 8
 
 -- LaneRenew extends a lease; 0 rows: lost.
 -- name: LaneRenew :execrows
-UPDATE lane_bucket SET lease_until = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) + CAST(sqlc.arg('ttl_ms') AS INTEGER)
+UPDATE lane_bucket SET lease_until = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) + CAST(sqlc.arg('lease_ms') AS INTEGER)
  WHERE scope = CAST(sqlc.arg('scope') AS INTEGER) AND bucket = CAST(sqlc.arg('bucket') AS INTEGER)
    AND owner = CAST(sqlc.arg('owner') AS TEXT) AND token = CAST(sqlc.arg('token') AS INTEGER);
 
@@ -51,7 +51,7 @@ ON CONFLICT (scope, owner) DO UPDATE SET seen_at = excluded.seen_at;
 -- LaneForget removes the heartbeats of a scope that are too old to count.
 -- name: LaneForget :exec
 DELETE FROM lane_owner AS w
- WHERE w.scope = CAST(sqlc.arg('scope') AS INTEGER) AND w.seen_at <= (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) - CAST(sqlc.arg('ttl_ms') AS INTEGER);
+ WHERE w.scope = CAST(sqlc.arg('scope') AS INTEGER) AND w.seen_at <= (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) - CAST(sqlc.arg('lease_ms') AS INTEGER);
 
 -- LaneLeave removes the heartbeats of a process.
 -- name: LaneLeave :exec

@@ -29,19 +29,19 @@ BEGIN
   SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'destination is filled in by the routes; leave it out') WHERE NEW.destination <> 0;
   SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'topic has no route; add one to the lanebox schema and migrate')
    WHERE NOT EXISTS (SELECT 1 FROM outbox_route AS r WHERE NEW.topic GLOB r.pattern);
-  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty: the event declares key account')
+  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty, but the event declares key account')
    WHERE coalesce(NEW."key", '') = '' AND NEW.topic IN ('account.opened.v1');
-  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty: the event declares key audit_log')
+  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty, but the event declares key audit_log')
    WHERE coalesce(NEW."key", '') = '' AND NEW.topic IN ('audit.written.v1');
-  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty: the event declares key invoice_number')
+  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty, but the event declares key invoice_number')
    WHERE coalesce(NEW."key", '') = '' AND NEW.topic IN ('invoice.revised.v1');
-  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty: the event declares key order_id')
+  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty, but the event declares key order_id')
    WHERE coalesce(NEW."key", '') = '' AND NEW.topic IN ('order.cancelled.v1', 'order.placed.v1');
-  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty: the event declares key parcel_id')
+  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty, but the event declares key parcel_id')
    WHERE coalesce(NEW."key", '') = '' AND NEW.topic IN ('parcel.scanned.v1');
-  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty: the event declares key payment_id')
+  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty, but the event declares key payment_id')
    WHERE coalesce(NEW."key", '') = '' AND NEW.topic IN ('payment.captured.v1');
-  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty: the event declares key shipment_id')
+  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key is empty, but the event declares key shipment_id')
    WHERE coalesce(NEW."key", '') = '' AND NEW.topic IN ('shipment.moved.v1');
   SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key' || ' is not text') WHERE typeof(NEW."key") = 'blob';
   SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'key' || ' has ' || length(CAST(NEW."key" AS BLOB)) || ' bytes; the limit is 255')
@@ -52,7 +52,7 @@ BEGIN
    WHERE NEW."key" GLOB '*[^ -~]*' AND EXISTS (
      WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT c.i + 1 FROM c WHERE c.i < length(NEW."key"))
      SELECT 1 FROM c WHERE char(unicode(substr(NEW."key", c.i, 1))) <> substr(NEW."key", c.i, 1));
-  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'id ' || NEW.id || ' is not a UUID')
+  SELECT json_extract('{}', 'lanebox: publish ' || NEW.topic || ': ' || 'id is not a UUID')
    WHERE NEW.id NOT GLOB '[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]';
   UPDATE outbox
      SET destination = (SELECT min(r.destination) FROM outbox_route AS r WHERE NEW.topic GLOB r.pattern),
@@ -101,7 +101,7 @@ BEGIN
    WHERE NEW."aggregate_id" GLOB '*[^ -~]*' AND EXISTS (
      WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT c.i + 1 FROM c WHERE c.i < length(NEW."aggregate_id"))
      SELECT 1 FROM c WHERE char(unicode(substr(NEW."aggregate_id", c.i, 1))) <> substr(NEW."aggregate_id", c.i, 1));
-  SELECT json_extract('{}', 'lanebox: receive ' || NEW.event_type || ': ' || 'id ' || NEW.id || ' is not a UUID')
+  SELECT json_extract('{}', 'lanebox: receive ' || NEW.event_type || ': ' || 'id is not a UUID')
    WHERE NEW.id NOT GLOB '[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]';
   UPDATE inbox
      SET scope = CASE NEW.source WHEN 1617585631 THEN 1 WHEN 1585940069 THEN 1585940069 WHEN 1207832205 THEN 1 WHEN 1171950313 THEN 1171950313 END,

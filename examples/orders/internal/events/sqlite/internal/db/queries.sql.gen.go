@@ -433,7 +433,7 @@ SELECT x.scope, x.lane, x.version, x.id, x.aggregate_id, x.event_type, x.payload
   FROM inbox_dead AS x
  WHERE x.scope = CAST(?1 AS INTEGER)
    AND x.id IN (SELECT value FROM json_each(CAST(?2 AS TEXT)))
- ORDER BY x.sequence
+ ORDER BY +x.sequence
 `
 
 type InboxReplayParams struct {
@@ -587,7 +587,7 @@ RETURNING bucket, token, lo, hi
 
 type LaneAcquireParams struct {
 	Owner   string
-	TtlMs   int64
+	LeaseMs int64
 	Scope   int64
 	Buckets string
 }
@@ -603,7 +603,7 @@ type LaneAcquireRow struct {
 func (q *Queries) LaneAcquire(ctx context.Context, arg LaneAcquireParams) ([]LaneAcquireRow, error) {
 	rows, err := q.db.QueryContext(ctx, laneAcquire,
 		arg.Owner,
-		arg.TtlMs,
+		arg.LeaseMs,
 		arg.Scope,
 		arg.Buckets,
 	)
@@ -736,13 +736,13 @@ DELETE FROM lane_owner AS w
 `
 
 type LaneForgetParams struct {
-	Scope int64
-	TtlMs int64
+	Scope   int64
+	LeaseMs int64
 }
 
 // LaneForget removes the heartbeats of a scope that are too old to count.
 func (q *Queries) LaneForget(ctx context.Context, arg LaneForgetParams) error {
-	_, err := q.db.ExecContext(ctx, laneForget, arg.Scope, arg.TtlMs)
+	_, err := q.db.ExecContext(ctx, laneForget, arg.Scope, arg.LeaseMs)
 	return err
 }
 
@@ -818,7 +818,7 @@ func (q *Queries) LanePark(ctx context.Context, arg LaneParkParams) error {
 
 const laneParked = `-- name: LaneParked :many
 SELECT h.lane FROM lane_hold AS h
- WHERE h.scope = CAST(?1 AS INTEGER) AND h.sequence = 0 AND h.parked = 1
+ WHERE h.scope = CAST(?1 AS INTEGER) AND h.sequence = 0
    AND h.lane >= CAST(?2 AS INTEGER) AND h.lane <= CAST(?3 AS INTEGER)
  ORDER BY h.lane
 `
@@ -891,17 +891,17 @@ UPDATE lane_bucket SET lease_until = (CAST((julianday('now') - 2440587.5) * 8640
 `
 
 type LaneRenewParams struct {
-	TtlMs  int64
-	Scope  int64
-	Bucket int64
-	Owner  string
-	Token  int64
+	LeaseMs int64
+	Scope   int64
+	Bucket  int64
+	Owner   string
+	Token   int64
 }
 
 // LaneRenew extends a lease; 0 rows: lost.
 func (q *Queries) LaneRenew(ctx context.Context, arg LaneRenewParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, laneRenew,
-		arg.TtlMs,
+		arg.LeaseMs,
 		arg.Scope,
 		arg.Bucket,
 		arg.Owner,
@@ -1333,7 +1333,7 @@ SELECT x.destination, x.lane, x.version, x.id, x."key", x.topic, x.payload, x.he
   FROM outbox_dead AS x
  WHERE x.destination = CAST(?1 AS INTEGER)
    AND x.id IN (SELECT value FROM json_each(CAST(?2 AS TEXT)))
- ORDER BY x.sequence
+ ORDER BY +x.sequence
 `
 
 type OutboxReplayParams struct {
