@@ -42,10 +42,11 @@ type Query struct {
 }
 
 // Queries returns the queries of a dialect, in the order of its queries.sql.
+// binary says that the outbox stores bytes instead of text.
 func Queries(name string, binary bool) []Query {
 	switch name {
 	case "postgres":
-		return postgresQueries(binary)
+		return postgresQueries()
 	case "sqlite":
 		return sqliteQueries(binary)
 	default:
