@@ -73,7 +73,8 @@ func (s *Store) PurgeReceipts(ctx context.Context, source inbox.SourceRef, reten
 
 // Handle implements inbox.PullStore. Nobody else can write while the handler's
 // transaction is open, so a lease that holds before the handler runs holds after
-// it; the completion checks it again all the same.
+// it; the completion checks it again all the same. Since the handler holds the
+// write lock of the file, it should be quick: leases are renewed behind it.
 func (s *InboxScope) Handle(ctx context.Context, owner string, row lane.Row, lease lane.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return Write(ctx, s.store.c.DB, func(tx *sql.Tx) error {
 		q := s.store.c.Bind(tx)

@@ -23,10 +23,9 @@ const connections = 8
 
 // Open opens or creates the database file at path in WAL mode, so that readers
 // never wait for the writer. A connection waits up to ten seconds for the write
-// lock; transactions take it when they begin. Commits survive a crash of the
-// process; after a power failure the last ones may be missing, unless the
-// service sets PRAGMA synchronous = FULL. The path must name a file: a memory
-// database has no WAL, and every connection would have one of its own.
+// lock; transactions take it when they begin. A commit is on disk when it
+// returns. The path must name a file: a memory database has no WAL, and every
+// connection would have one of its own.
 func Open(path string) (*sql.DB, error) {
 	if path == "" || strings.Contains(path, ":memory:") {
 		return nil, fmt.Errorf("open SQLite: %q is not a file", path)
@@ -48,7 +47,7 @@ func Open(path string) (*sql.DB, error) {
 // busy timeout comes first: switching to WAL may already have to wait.
 func dsn(path string) string {
 	q := url.Values{"_txlock": {"immediate"}, "_pragma": {
-		"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(NORMAL)",
+		"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)",
 	}}
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
 }
@@ -62,8 +61,15 @@ func Begin(ctx context.Context, db *sql.DB) (*sql.Tx, error) {
 }
 
 // Write runs fn in a transaction that holds the write lock. An error of fn rolls
-// back and is returned as it is; so does a panic, which goes on.
+// back and is returned as it is; so does a panic, which goes on. Writes of one
+// pool take turns before they take a connection. fn must not call Write on the
+// same db: it would wait for itself, ten seconds at most.
 func Write(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error) error {
+	leave, err := enter(ctx, db)
+	if err != nil {
+		return Classify("begin", err)
+	}
+	defer leave()
 	tx, err := Begin(ctx, db)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 
 func TestOpenUsesWALAndWaits(t *testing.T) {
 	b := newBox(t)
-	for pragma, want := range map[string]string{"journal_mode": "wal", "busy_timeout": "10000", "synchronous": "1"} {
+	for pragma, want := range map[string]string{"journal_mode": "wal", "busy_timeout": "10000", "synchronous": "2"} {
 		b.want(pragma, b.text("PRAGMA "+pragma), want)
 	}
 	b.want("file", b.text(`SELECT file FROM pragma_database_list WHERE name = 'main'`), b.path)
@@ -169,4 +169,39 @@ func TestWakerWakesTheListenersOfItsDatabase(t *testing.T) {
 		}
 	}
 	b.check(sqlitestore.NewWaker(b.db).Announce(b.ctx)) // nobody listens any more
+}
+
+// TestWaitingWritersHoldNoConnection: a pool of two serves readers while one
+// writer is inside and many wait.
+func TestWaitingWritersHoldNoConnection(t *testing.T) {
+	b := newBox(t)
+	b.db.SetMaxOpenConns(2)
+	const waiting = 20
+	ready, done := make(chan struct{}), make(chan error, waiting)
+	err := sqlitestore.Write(b.ctx, b.db, func(tx *sql.Tx) error {
+		for range waiting {
+			go func() {
+				ready <- struct{}{}
+				done <- sqlitestore.Write(b.ctx, b.db, func(tx *sql.Tx) error {
+					_, err := tx.Exec(`INSERT INTO outbox (topic, payload) VALUES ('news', '1')`)
+					return err
+				})
+			}()
+		}
+		for range waiting {
+			<-ready
+			b.want("rows", b.text(`SELECT count(*) FROM outbox`), "0")
+		}
+		ctx, cancel := context.WithCancel(b.ctx)
+		cancel()
+		if err := sqlitestore.Write(ctx, b.db, nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("a canceled writer got %v", err)
+		}
+		return nil
+	})
+	b.check(err)
+	for range waiting {
+		b.check(<-done)
+	}
+	b.want("rows", b.text(`SELECT count(*) FROM outbox`), "20")
 }
