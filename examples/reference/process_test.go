@@ -160,6 +160,8 @@ func (nothing) PaymentCaptured(context.Context, pgx.Tx, inbox.Message[events.Pay
 	return nil
 }
 
+func (nothing) Other(context.Context, pgx.Tx, inbox.Raw) error { return nil }
+
 // A child is a process that plays a role.
 type child struct {
 	cmd    *exec.Cmd
