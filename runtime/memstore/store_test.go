@@ -3,6 +3,7 @@ package memstore
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -158,6 +159,10 @@ func fingerprint(db *DB) string {
 }
 
 func TestStore(t *testing.T) {
+	if name := os.Getenv(mutantVariable); name != "" {
+		runMutant(t, name)
+		return
+	}
 	// The database's clock and this process's are an hour apart, either way.
 	ahead := func() time.Time { return time.Now().Add(time.Hour) }
 	behind := func() time.Time { return time.Now().Add(-time.Hour) }

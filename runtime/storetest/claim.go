@@ -451,9 +451,6 @@ func fetchCostsNothing[Tx any](e *env[Tx]) {
 }
 
 func announcementsWakeListeners[Tx any](e *env[Tx]) {
-	if e.Waker == nil {
-		e.Skip("this database has no way to wake another process")
-	}
 	ctx, cancel := context.WithCancel(e.ctx)
 	woken, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() {

@@ -133,14 +133,6 @@ func (e *env[Tx]) receiveRaw(source string, messages ...inbox.Incoming) []inbox.
 	return got
 }
 
-// requireConcurrentWriters leaves out a test that holds a transaction open.
-func (e *env[Tx]) requireConcurrentWriters() {
-	e.Helper()
-	if !e.features.ConcurrentWriters {
-		e.Skip("this database has one writer at a time: no transaction can be held open beside another")
-	}
-}
-
 // fingerprint returns the state of the database.
 func (e *env[Tx]) fingerprint() string {
 	e.Helper()

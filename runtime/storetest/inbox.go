@@ -202,7 +202,6 @@ func remapRunsInTheTransaction[Tx any](e *env[Tx]) {
 }
 
 func relayNeverWaitsForALockedKey[Tx any](e *env[Tx]) {
-	e.requireConcurrentWriters()
 	locked, free := e.receive(Orders, orderPlaced, "locked"), e.receive(Orders, orderPlaced, "free")
 	r := e.claimer("r", Push)
 	rows := r.fetch()
