@@ -104,6 +104,16 @@ func (p *Process) join(l *Loop) {
 // Owner returns the random id under which the process holds leases.
 func (p *Process) Owner() string { return p.owner }
 
+// Stats returns the counters and gauges of every loop by its name. It may be
+// called at any time.
+func (p *Process) Stats() map[string]schedule.Stats {
+	stats := make(map[string]schedule.Stats, len(p.loops))
+	for _, l := range p.loops {
+		stats[l.config.Name] = l.Stats()
+	}
+	return stats
+}
+
 // An AbandonedError says that a shutdown's grace time was over before some
 // deliveries returned. Their buckets were not given back: they expire, so that
 // no peer starts their lanes beside a request that still runs.

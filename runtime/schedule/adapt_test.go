@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -106,5 +107,30 @@ func TestRunLengthAdapts(t *testing.T) {
 	}
 	if got := run("full 4:40"); got != 16 {
 		t.Errorf("never below 16, got %d", got)
+	}
+}
+
+// TestLongRunsMakeRoom: lanes that are slow must not fill the memory for good
+// and keep the others out.
+func TestLongRunsMakeRoom(t *testing.T) {
+	s := &script{t: t, start: time.Unix(0, 0), now: time.Unix(0, 0), tokens: map[int]int64{}}
+	for _, line := range []string{"machine concurrency=2", "kept buckets=1 free=1", "acquired 0"} {
+		s.do(strings.Fields(line))
+	}
+	var long []string
+	for l := 1; l <= 2; l++ {
+		for n := range 600 {
+			long = append(long, fmt.Sprintf("%d:%d", l, 1000*l+n))
+		}
+	}
+	s.do(append([]string{"fetched"}, long...)) // both are in flight now
+	if got := s.m.Stats().Buffered; got != 1198 {
+		t.Fatalf("%d messages are kept", got)
+	}
+	if got := s.do([]string{"wake"}); !strings.Contains(got, "fetch") {
+		t.Errorf("other lanes are not looked for: %s", got)
+	}
+	if got := s.m.Stats().Buffered; got != 2*minRunRows {
+		t.Errorf("%d messages are kept, want %d", got, 2*minRunRows)
 	}
 }
