@@ -32,14 +32,10 @@ const (
 	unsettled = 256
 )
 
-// crashKills is the number of processes that are killed; make crash asks for more.
-func crashKills(t *testing.T) int {
-	if text := os.Getenv("LANEBOX_TEST_KILLS"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+// crashKills is the number of processes that are killed; make crash kills more.
+func crashKills() int {
+	if os.Getenv("LANEBOX_TEST_FULL") != "" {
+		return 400
 	}
 	return 50
 }
@@ -52,7 +48,7 @@ func crashKills(t *testing.T) int {
 func TestKilledProcessesKeepThePromise(t *testing.T) {
 	ctx := t.Context()
 	url, pool := database(t)
-	kills := crashKills(t)
+	kills := crashKills()
 	total := 400 * kills
 
 	file := filepath.Join(t.TempDir(), "ledger")

@@ -98,8 +98,7 @@ func playPoller(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	accept := handler.NewDestination(func(context.Context, event.Message) error { return nil })
-	return runBox(ctx, postgres.Config{Warehouse: warehouse, Search: accept})
+	return runBox(ctx, postgres.Config{Warehouse: warehouse})
 }
 
 // playVictim runs the service with a search index that is killed by one
@@ -119,7 +118,7 @@ func playVictim(ctx context.Context) error {
 		}
 		return nil
 	})
-	return runBox(ctx, postgres.Config{Warehouse: handler.NewDestination(func(context.Context, event.Message) error { return nil }), Search: search})
+	return runBox(ctx, postgres.Config{Search: search})
 }
 
 // runBox fills in what the role does not care about and runs until ctx ends.
@@ -129,20 +128,26 @@ func runBox(ctx context.Context, c postgres.Config) error {
 		return err
 	}
 	defer pool.Close()
-	idle := func() outbox.Destination {
-		return handler.NewDestination(func(context.Context, event.Message) error { return nil })
-	}
-	c.Ledger, c.Mail = idle(), idle()
-	c.OrdersVerifier, c.PaymentsVerifier, c.ReturnsVerifier = webhook.Unsigned(), webhook.Unsigned(), webhook.Unsigned()
-	c.Payments, c.Stock = nothing{}, nothing{}
-	c.ReturnsMap = func(context.Context, pgx.Tx, inbox.Raw) ([]events.Event, error) { return nil, nil }
-	c.Logger = slog.New(slog.DiscardHandler)
+	fillIn(&c)
 	c.PollInterval = 100 * time.Millisecond
 	box, err := postgres.New(pool, c)
 	if err != nil {
 		return err
 	}
 	return box.Run(ctx)
+}
+
+// fillIn completes a configuration with destinations and handlers that do nothing.
+func fillIn(c *postgres.Config) {
+	for _, d := range []*outbox.Destination{&c.Warehouse, &c.Ledger, &c.Mail, &c.Search} {
+		if *d == nil {
+			*d = handler.NewDestination(func(context.Context, event.Message) error { return nil })
+		}
+	}
+	c.OrdersVerifier, c.PaymentsVerifier, c.ReturnsVerifier = webhook.Unsigned(), webhook.Unsigned(), webhook.Unsigned()
+	c.Payments, c.Stock = nothing{}, nothing{}
+	c.ReturnsMap = func(context.Context, pgx.Tx, inbox.Raw) ([]events.Event, error) { return nil, nil }
+	c.Logger = slog.New(slog.DiscardHandler)
 }
 
 // nothing implements every handler of the schema by doing nothing.
