@@ -39,7 +39,7 @@ var (
 )
 
 // ttl is long enough for every test.
-const ttl = time.Minute
+const ttl = time.Hour
 
 // A fixture is one generated package.
 type fixture struct {

@@ -420,9 +420,9 @@ func TestKeepCountsTheScope(t *testing.T) {
 		}
 		b.publish(record("order.shipped.v1", "k", "1"))
 		b.expire(warehouse)
-		b.exec(`INSERT INTO `+b.table("lane_owner")+` VALUES (101, 'gone', now() - interval '2 hours'), (101, 'stale', now() - $1::interval)`, 2*ttl)
+		b.exec(`INSERT INTO `+b.table("lane_owner")+` VALUES (101, 'gone', now() - interval '3 hours'), (101, 'stale', now() - $1::interval)`, ttl-time.Minute)
 		kept := keep("b", nil)
-		if k := kept[warehouse]; k.Owners != 2 || k.Expired != 10 || !k.Waiting {
+		if k := kept[warehouse]; k.Owners != 3 || k.Expired != 10 || !k.Waiting {
 			t.Errorf("second %+v", k)
 		}
 		if k := kept[payments]; k.Owners != 2 || k.Free != 128 || k.Waiting {
@@ -437,6 +437,7 @@ func TestKeepCountsTheScope(t *testing.T) {
 		if err := b.store.Leave(ctx, "a"); err != nil {
 			t.Fatal(err)
 		}
+		b.exec(`UPDATE ` + b.table("lane_owner") + ` SET seen_at = seen_at - interval '30 minutes' WHERE owner = 'stale'`)
 		if k := keep("b", nil)[warehouse]; k.Owners != 1 {
 			t.Errorf("after a left: %+v", k)
 		}
