@@ -285,6 +285,7 @@ func (s *script) answer(words []string) Answer {
 	}
 	a := Answer{Flight: uint64(s.number(words[0])), Verdict: lane.Verdict{Accepted: len(f.rows)}}
 	o := options(words[2:])
+	a.Took, _ = time.ParseDuration(o["took"])
 	_, a.Verdict.Completed = o["completed"]
 	after, _ := time.ParseDuration(o["after"])
 	switch words[1] {

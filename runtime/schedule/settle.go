@@ -153,6 +153,7 @@ func (m *Machine) accept(f *flight, r *lane.Row, a Answer) {
 	}
 	if f.suspect {
 		m.vouch(f.l, 1)
+		m.shorten(f.l, a.Took)
 	}
 	if !a.Verdict.Completed {
 		m.pend(f.l, r, lane.Settlement{Outcome: lane.Done, Attempts: r.Attempts + 1}, f.suspect)
