@@ -41,7 +41,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	roles := map[string]func(ctx context.Context) error{"sink": playSink, "poller": playPoller, "victim": playVictim}
+	roles := map[string]func(ctx context.Context) error{
+		"sink": playSink, "poller": playPoller, "victim": playVictim, "inbox": playInbox,
+	}
 	role, ok := roles[os.Getenv(roleEnv)]
 	if !ok {
 		os.Exit(m.Run())
@@ -145,8 +147,13 @@ func fillIn(c *postgres.Config) {
 		}
 	}
 	c.OrdersVerifier, c.PaymentsVerifier, c.ReturnsVerifier = webhook.Unsigned(), webhook.Unsigned(), webhook.Unsigned()
-	c.Payments, c.Stock = nothing{}, nothing{}
-	c.ReturnsMap = func(context.Context, pgx.Tx, inbox.Raw) ([]events.Event, error) { return nil, nil }
+	c.Stock = nothing{}
+	if c.Payments == nil {
+		c.Payments = nothing{}
+	}
+	if c.ReturnsMap == nil {
+		c.ReturnsMap = func(context.Context, pgx.Tx, inbox.Raw) ([]events.Event, error) { return nil, nil }
+	}
 	c.Logger = slog.New(slog.DiscardHandler)
 }
 
