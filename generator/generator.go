@@ -7,6 +7,7 @@ package generator
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"path"
 	"slices"
 	"sync"
@@ -27,6 +28,10 @@ type Options struct {
 	// Import returns the import path of the package in a folder, which is
 	// slash-separated and relative to the schema. It is called once, with go.out.
 	Import func(dir string) (string, error)
+	// PackageName returns the name of the package with an import path, "" if it has
+	// no files yet. It returns false for a package of another module, whose name is
+	// not known. nil knows none.
+	PackageName func(importPath string) (name string, ok bool)
 	// SkipSQLC leaves out the Go bindings that sqlc makes of the SQL, without which
 	// the Go code does not compile. It is for callers that only look at the rest.
 	SkipSQLC bool
@@ -79,11 +84,33 @@ func Generate(ctx context.Context, name string, src []byte, o Options) (*Result,
 			return nil, found, err
 		}
 	}
+	if err := packages(m, o); err != nil {
+		return nil, found, err
+	}
 	files, err := emit(ctx, m, o)
 	if err != nil {
 		return nil, found, err
 	}
 	return &Result{Model: m, Files: files}, found, nil
+}
+
+// packages finds the names of the service's own packages that m refers to. It
+// fails if the output folder belongs to another package.
+func packages(m *model.Model, o Options) error {
+	if o.PackageName == nil {
+		return nil
+	}
+	if name, _ := o.PackageName(m.Go.Import); name != "" && name != m.Go.Package {
+		return fmt.Errorf("%s: go.out %q is the folder of package %s, which cannot hold package %s as well; name a folder of its own",
+			m.File, m.Go.Out, name, m.Go.Package)
+	}
+	m.Go.Packages = map[string]string{}
+	for _, p := range gocode.Imports(m) {
+		if name, ok := o.PackageName(p); ok {
+			m.Go.Packages[p] = cmp.Or(name, path.Base(p))
+		}
+	}
+	return nil
 }
 
 // SQL makes the SQL of the schema src alone: tables, migrations and queries. It

@@ -251,3 +251,13 @@ func BenchmarkGenerate500Events(b *testing.B) {
 		})
 	}
 }
+
+// TestFolderOfAnotherPackage wants the output where other code lies.
+func TestFolderOfAnotherPackage(t *testing.T) {
+	o := generator.Options{Import: importPath, SkipSQLC: true, PackageName: func(p string) (string, bool) { return "orders", true }}
+	result, _, err := generator.Generate(context.Background(), "lanebox.yaml", reference(t), o)
+	want := `lanebox.yaml: go.out "internal/events" is the folder of package orders, which cannot hold package events as well; name a folder of its own`
+	if result != nil || err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}

@@ -4,10 +4,13 @@ package gomod
 import (
 	"errors"
 	"fmt"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/module"
@@ -72,4 +75,40 @@ func ImportPath(dir string) (string, error) {
 		return "", fmt.Errorf("%s cannot hold a Go package: %w", dir, err)
 	}
 	return p, nil
+}
+
+// PackageName returns the name of the package with an import path, as its files
+// say; "" if there is none yet. It returns false if the package is not part of the
+// module that dir belongs to.
+func PackageName(dir, importPath string) (name string, inside bool) {
+	root, modulePath, err := Find(dir)
+	if err != nil {
+		return "", false
+	}
+	rel, inside := strings.CutPrefix(importPath+"/", modulePath+"/")
+	if !inside {
+		return "", false
+	}
+	return packageIn(filepath.Join(root, filepath.FromSlash(rel))), true
+}
+
+// packageIn returns the name of the package whose files lie in dir, or "". Tests,
+// programs, generated files and files that are not Go do not count.
+func packageIn(dir string) string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return ""
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if e.IsDir() || strings.ContainsAny(name[:1], "_.") || path.Ext(name) != ".go" ||
+			strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, ".gen.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, name), nil, parser.PackageClauseOnly)
+		if err == nil && f.Name.Name != "main" && f.Name.Name != "documentation" {
+			return f.Name.Name
+		}
+	}
+	return ""
 }

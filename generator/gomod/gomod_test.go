@@ -60,3 +60,39 @@ func TestImportPathErrors(t *testing.T) {
 		t.Errorf("a go.mod without a module line: %v", err)
 	}
 }
+
+func TestPackageName(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":               "module example.com/shop/v2\n",
+		"root.go":              "// Package shop sells.\npackage shop\n",
+		"orders/a_test.go":     "package orders_test\n",
+		"orders/gen.go":        "//go:build ignore\n\npackage main\n",
+		"orders/_old.go":       "package old\n",
+		"orders/orders.go":     "package order\n",
+		"events/events.gen.go": "package evnts\n",
+		"events/not.go":        "no Go",
+	} {
+		put(t, filepath.Join(root, filepath.FromSlash(name)), text)
+	}
+	for importPath, want := range map[string]struct {
+		name   string
+		inside bool
+	}{
+		"example.com/shop/v2":         {"shop", true},
+		"example.com/shop/v2/orders":  {"order", true},
+		"example.com/shop/v2/events":  {"", true},
+		"example.com/shop/v2/missing": {"", true},
+		"example.com/shop/v22/orders": {"", false},
+		"example.com/shop":            {"", false},
+		"time":                        {"", false},
+	} {
+		name, inside := gomod.PackageName(filepath.Join(root, "deeper", "schema"), importPath)
+		if name != want.name || inside != want.inside {
+			t.Errorf("%s: got %q, %v; want %q, %v", importPath, name, inside, want.name, want.inside)
+		}
+	}
+	if _, inside := gomod.PackageName(t.TempDir(), "example.com/shop/v2"); inside {
+		t.Error("a package belongs to no module")
+	}
+}

@@ -36,6 +36,9 @@ type Go struct {
 	Package string // package name of the event package
 	Out     string // slash-separated, relative to the schema file
 	Import  string // import path of Out; known only when generating into a module
+	// Packages are the names of packages that go_type refers to, by import path, as
+	// far as they are known.
+	Packages map[string]string
 }
 
 // Database names the tables.

@@ -52,3 +52,19 @@ func TestDraftKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestEmptyKeyNamesWhatToSet checks that the message names the members that fill
+// the key, where they are known.
+func TestEmptyKeyNamesWhatToSet(t *testing.T) {
+	for fields, want := range map[string]string{
+		"":                     "publish note: key is empty: event declares key key; set its field or publish with an explicit key",
+		"TenantID and Account": "publish note: key is empty: event declares key key; set TenantID and Account or publish with an explicit key",
+	} {
+		d := noted
+		d.KeyFields = fields
+		_, err := outbox.Records(context.Background(), "", outbox.NewDraft(&d, note{}))
+		if err == nil || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+}

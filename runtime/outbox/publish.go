@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"unicode/utf8"
@@ -37,6 +38,9 @@ type Definition[K event.Key, E any] struct {
 	Key func(*E) K
 	// KeyName is the key's name in the schema, for messages.
 	KeyName string
+	// KeyFields are the members of E that Key reads, for messages; empty when there
+	// are none.
+	KeyFields string
 	// Validate checks the event; nil means that every value is valid.
 	Validate func(*E) error
 	// Encode renders the payload.
@@ -142,7 +146,7 @@ func (d *Definition[K, E]) record(ctx context.Context, e E, o options) (Record, 
 	case d.Key != nil:
 		r.Key = d.Key(&e).OrderingKey()
 		if r.Key == "" {
-			return refuse("key is empty: event declares key %s; set its field or publish with an explicit key", d.KeyName)
+			return refuse("key is empty: event declares key %s; set %s or publish with an explicit key", d.KeyName, cmp.Or(d.KeyFields, "its field"))
 		}
 	}
 	if r.Key != "" {

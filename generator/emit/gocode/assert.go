@@ -13,8 +13,9 @@ func (g *generator) hasAssertions() bool { return len(g.aliases) > 0 }
 // assertions renders declarations that do nothing but name the service's own
 // types and their members, each behind a line comment, so that the compiler
 // reports a mistake in the schema at its place in the schema. Line comments
-// spoil the positions of what follows, so no code lives here; and the compiler
-// reports files in the order of their names, hence the name.
+// spoil the positions of what follows, so no code lives here. The compiler looks
+// at files in the order of their names and stops after ten mistakes, so the name
+// of this file is the first: the place in the schema is among those ten.
 func (g *generator) assertions(f *jen.File) {
 	comment(f, "The declarations below are never used. They name the types and members that the\n"+
 		"schema takes from the service's own code; the line comments make the compiler report\n"+

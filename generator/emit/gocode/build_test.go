@@ -181,6 +181,28 @@ func TestWrongSchemasDoNotCompile(t *testing.T) {
 	}
 }
 
+// TestMistakeIsAmongTheFirst misspells a type that the generated code uses many
+// times: the compiler stops after ten messages, and the place in the schema must
+// be among them.
+func TestMistakeIsAmongTheFirst(t *testing.T) {
+	m := service(t, rich())
+	wrong := rich()
+	wrong.Go.Out, wrong.Go.Import, wrong.Dialects = "many", "example.com/shop/many", nil
+	for i := range wrong.Events {
+		if wrong.Events[i].GoName == "OrderShipped" {
+			wrong.Events[i].GoType.Name = "Shiped"
+			for _, name := range []string{"One", "Two", "Three", "Four"} {
+				wrong.Catalogs = append(wrong.Catalogs, model.Catalog{Name: name, GoName: name, Events: []*model.Event{&wrong.Events[i]}})
+			}
+		}
+	}
+	m.writeFiles(emit(t, wrong))
+	output, _ := m.run("build", "./many")
+	if !strings.Contains(output, "too many errors") || !strings.Contains(output, "lanebox.yaml:40:14: undefined: orders.Shiped") {
+		t.Errorf("the place in the schema is not among the first messages:\n%s", output)
+	}
+}
+
 // TestNewerGeneratedCodeDoesNotCompile asks for a version that this runtime does
 // not have.
 func TestNewerGeneratedCodeDoesNotCompile(t *testing.T) {

@@ -9,10 +9,13 @@ package gocode
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"go/format"
+	"maps"
 	"path"
 	"slices"
+	"sync"
 
 	"github.com/dave/jennifer/jen"
 
@@ -41,20 +44,24 @@ func Emit(m *model.Model) ([]output.File, error) {
 		{"publish.gen.go", true, g.publish},
 		{"handlers.gen.go", g.hasHandlers(), g.handlers},
 		{"schema.gen.go", true, g.schema},
-		{"zz_assert.gen.go", g.hasAssertions(), g.assertions},
+		{"assert.gen.go", g.hasAssertions(), g.assertions},
 		{"postgres/postgres.gen.go", g.hasDialect("postgres"), g.postgres},
 		{"sqlite/sqlite.gen.go", g.hasDialect("sqlite"), g.sqlite},
 	}
-	var out []output.File
-	for _, f := range files {
+	out := make([]output.File, 0, len(files)) // never moved, since the renderers fill it in
+	var running sync.WaitGroup
+	errs := make([]error, len(files))
+	for i, f := range files {
 		if !f.want {
 			continue
 		}
-		data, err := g.render(f.path, f.render)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, output.File{Path: path.Join(m.Go.Out, f.path), Data: data})
+		out = append(out, output.File{Path: path.Join(m.Go.Out, f.path)})
+		data := &out[len(out)-1].Data
+		running.Go(func() { *data, errs[i] = g.render(f.path, f.render) })
+	}
+	running.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return out, nil
 }
@@ -67,7 +74,7 @@ func (g *generator) render(name string, body func(*jen.File)) ([]byte, error) {
 	if err := f.Render(&b); err != nil {
 		return nil, fmt.Errorf("render %s: %w", name, err)
 	}
-	source, err := g.settle(b.Bytes())
+	source, err := g.settle(groupImports(b.Bytes(), g.m.Go.Import))
 	if err != nil {
 		return nil, fmt.Errorf("format %s: %w", name, err)
 	}
@@ -103,7 +110,11 @@ func (g *generator) newFile(dir string) *jen.File {
 	f.ImportNames(knownNames)
 	f.ImportAlias(rtRuntime, "lbruntime")
 	for importPath, alias := range g.aliases {
-		f.ImportAlias(importPath, alias)
+		if path.Base(importPath) == alias && g.m.Go.Packages[importPath] == alias {
+			f.ImportName(importPath, alias)
+		} else {
+			f.ImportAlias(importPath, alias)
+		}
 	}
 	return f
 }
@@ -148,6 +159,12 @@ func newGenerator(m *model.Model) *generator {
 	g.aliases = c.aliases()
 	g.described = g.hasDocs()
 	return g
+}
+
+// Imports returns the import paths of the service's own packages that the code
+// for m imports, sorted.
+func Imports(m *model.Model) []string {
+	return slices.Sorted(maps.Keys(newGenerator(m).aliases))
 }
 
 func (g *generator) hasDocs() bool {

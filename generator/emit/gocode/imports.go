@@ -84,6 +84,39 @@ func importAlias(importPath string) string {
 	return alias
 }
 
+var importBlock = regexp.MustCompile(`(?s)\nimport \(\n(.*?)\n\)\n`)
+
+// groupImports puts the standard library first in the block of imports, and the
+// rest behind an empty line, as goimports does. jennifer sorts all by their paths.
+// own is an import path of the service.
+func groupImports(source []byte, own string) []byte {
+	at := importBlock.FindSubmatchIndex(source)
+	if at == nil {
+		return source // none, or a single one
+	}
+	var standard, others []string
+	for line := range strings.Lines(string(source[at[2]:at[3]]) + "\n") {
+		if isStandard(line[strings.Index(line, `"`)+1:], own) {
+			standard = append(standard, line)
+		} else {
+			others = append(others, line)
+		}
+	}
+	if standard == nil || others == nil {
+		return source
+	}
+	block := strings.Join(standard, "") + "\n" + strings.TrimSuffix(strings.Join(others, ""), "\n")
+	return slices.Concat(source[:at[2]], []byte(block), source[at[3]:])
+}
+
+// isStandard reports whether an import path looks like one of the standard
+// library: its first element has no dot, and is not that of the service.
+func isStandard(importPath, own string) bool {
+	first, _, _ := strings.Cut(strings.TrimRight(importPath, "\"\n"), "/")
+	service, _, _ := strings.Cut(own, "/")
+	return !strings.Contains(first, ".") && first != service
+}
+
 // A collector finds the types that events and keys are made of.
 type collector struct {
 	g       *generator

@@ -144,7 +144,10 @@ func rich() *model.Model {
 		return found
 	}
 	return &model.Model{
-		File: "lanebox.yaml", Go: model.Go{Package: "events", Out: "internal/events", Import: "example.com/shop/internal/events"},
+		File: "lanebox.yaml", Go: model.Go{
+			Package: "events", Out: "internal/events", Import: "example.com/shop/internal/events",
+			Packages: map[string]string{"example.com/shop/orders": "orders", "example.com/shop/go-carriers/v2": "carriers"},
+		},
 		Dialects: []string{"postgres", "sqlite"}, Database: model.Database{Schema: "public"}, Binary: true,
 		Keys: keys, Events: events, Destinations: destinations,
 		Sources: []model.Source{

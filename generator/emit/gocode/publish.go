@@ -124,6 +124,9 @@ func (g *generator) definition(f *jen.File, e *model.Event) {
 				member("Aggregate", jen.Lit(e.Key.Aggregate))
 			}
 			member("KeyName", jen.Lit(e.Key.Name))
+			if len(e.KeyFields) > 0 {
+				member("KeyFields", jen.Lit(names(e.KeyFields)))
+			}
 			member("Key", g.extractor(e))
 		}
 		if e.GoType != nil {

@@ -158,13 +158,13 @@ func display(s source, p string) string { return filepath.Join(s.dir(), filepath
 
 // contents says what the files and folders of the output hold.
 var contents = map[string]string{
-	"events.gen.go":    "typed events",
-	"keys.gen.go":      "typed keys",
-	"publish.gen.go":   "one method per event",
-	"handlers.gen.go":  "one handler interface per pull source",
-	"schema.gen.go":    "routes and policies",
-	"zz_assert.gen.go": "lets the compiler check keys against the schema",
-	"sqlc.yaml":        "how sqlc compiles the SQL",
-	"postgres":         "tables, claim queries, migrations, wiring",
-	"sqlite":           "tables, claim queries, migrations, wiring",
+	"events.gen.go":   "typed events",
+	"keys.gen.go":     "typed keys",
+	"publish.gen.go":  "one method per event",
+	"handlers.gen.go": "one handler interface per pull source",
+	"schema.gen.go":   "routes and policies",
+	"assert.gen.go":   "lets the compiler check keys against the schema",
+	"sqlc.yaml":       "how sqlc compiles the SQL",
+	"postgres":        "tables, claim queries, migrations, wiring",
+	"sqlite":          "tables, claim queries, migrations, wiring",
 }

@@ -89,10 +89,16 @@ func (s source) importPath(out string) (string, error) {
 	return gomod.ImportPath(dir)
 }
 
+// packageName returns the name of a package of the module that the schema
+// belongs to.
+func (s source) packageName(importPath string) (string, bool) {
+	return gomod.PackageName(s.dir(), importPath)
+}
+
 // generate runs the generator on a schema. Findings are printed to c.stderr; if
 // any is an error, generate returns errFound.
 func (c *call) generate(ctx context.Context, s source, o generator.Options) (*generator.Result, error) {
-	o.Import = s.importPath
+	o.Import, o.PackageName = s.importPath, s.packageName
 	result, findings, err := generator.Generate(ctx, s.name, s.data, o)
 	if err := findings.Text(c.stderr, s.data); err != nil {
 		return nil, err

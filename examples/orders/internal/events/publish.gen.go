@@ -5,6 +5,7 @@ package events
 
 import (
 	"context"
+
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/outbox"
 )
@@ -108,6 +109,7 @@ var eventOrderCancelled = outbox.Definition[OrderID, OrderCancelled]{
 	Topic:     TopicOrderCancelled,
 	Aggregate: "Order",
 	KeyName:   "order_id",
+	KeyFields: "OrderID",
 	Key: func(e *OrderCancelled) OrderID {
 		return e.OrderID
 	},
@@ -123,6 +125,7 @@ var eventOrderDelivered = outbox.Definition[OrderID, OrderDelivered]{
 	Topic:     TopicOrderDelivered,
 	Aggregate: "Order",
 	KeyName:   "order_id",
+	KeyFields: "OrderID",
 	Key: func(e *OrderDelivered) OrderID {
 		return e.OrderID
 	},
@@ -138,6 +141,7 @@ var eventOrderPacked = outbox.Definition[OrderID, OrderPacked]{
 	Topic:     TopicOrderPacked,
 	Aggregate: "Order",
 	KeyName:   "order_id",
+	KeyFields: "OrderID",
 	Key: func(e *OrderPacked) OrderID {
 		return e.OrderID
 	},
@@ -153,6 +157,7 @@ var eventOrderPaid = outbox.Definition[OrderID, OrderPaid]{
 	Topic:     TopicOrderPaid,
 	Aggregate: "Order",
 	KeyName:   "order_id",
+	KeyFields: "OrderID",
 	Key: func(e *OrderPaid) OrderID {
 		return e.OrderID
 	},
@@ -168,6 +173,7 @@ var eventOrderPlaced = outbox.Definition[OrderID, OrderPlaced]{
 	Topic:     TopicOrderPlaced,
 	Aggregate: "Order",
 	KeyName:   "order_id",
+	KeyFields: "OrderID",
 	Key: func(e *OrderPlaced) OrderID {
 		return e.OrderID
 	},
@@ -183,6 +189,7 @@ var eventOrderShipped = outbox.Definition[OrderID, OrderShipped]{
 	Topic:     TopicOrderShipped,
 	Aggregate: "Order",
 	KeyName:   "order_id",
+	KeyFields: "OrderID",
 	Key: func(e *OrderShipped) OrderID {
 		return e.OrderID
 	},

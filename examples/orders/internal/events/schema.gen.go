@@ -4,11 +4,12 @@
 package events
 
 import (
+	"time"
+
 	lbruntime "github.com/lanebox/lanebox/runtime"
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/schedule"
-	"time"
 )
 
 // This generated code needs version 0.1 of the lanebox runtime, or a later one. If the

@@ -7,9 +7,10 @@ package events
 import (
 	"cmp"
 	"encoding/json"
-	parcels "github.com/lanebox/lanebox/examples/reference/parcels"
-	"github.com/lanebox/lanebox/runtime/event"
 	"time"
+
+	"github.com/lanebox/lanebox/examples/reference/parcels"
+	"github.com/lanebox/lanebox/runtime/event"
 )
 
 // AccountOpened is the event account.opened.v1.

@@ -5,6 +5,7 @@ package events
 
 import (
 	"context"
+
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/outbox"
 )

@@ -5,9 +5,10 @@ package events
 
 import (
 	"encoding/json"
-	parcels "github.com/lanebox/lanebox/examples/reference/parcels"
-	"github.com/lanebox/lanebox/runtime/event"
 	"strconv"
+
+	"github.com/lanebox/lanebox/examples/reference/parcels"
+	"github.com/lanebox/lanebox/runtime/event"
 )
 
 // Account is the ordering key account of aggregate Account.

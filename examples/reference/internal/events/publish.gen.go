@@ -5,7 +5,8 @@ package events
 
 import (
 	"context"
-	parcels "github.com/lanebox/lanebox/examples/reference/parcels"
+
+	"github.com/lanebox/lanebox/examples/reference/parcels"
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/outbox"
 )
@@ -134,6 +135,7 @@ var eventAccountOpened = outbox.Definition[Account, AccountOpened]{
 	Topic:     TopicAccountOpened,
 	Aggregate: "Account",
 	KeyName:   "account",
+	KeyFields: "TenantID and AccountID",
 	Key: func(e *AccountOpened) Account {
 		return NewAccount(e.TenantID, e.AccountID)
 	},
@@ -163,6 +165,7 @@ var eventInvoiceRevised = outbox.Definition[InvoiceNumber, InvoiceRevised]{
 	Topic:     TopicInvoiceRevised,
 	Aggregate: "Invoice",
 	KeyName:   "invoice_number",
+	KeyFields: "InvoiceNumber",
 	Key: func(e *InvoiceRevised) InvoiceNumber {
 		return e.InvoiceNumber
 	},
@@ -191,6 +194,7 @@ var eventOrderCancelled = outbox.Definition[OrderID, OrderCancelled]{
 	Topic:     TopicOrderCancelled,
 	Aggregate: "Order",
 	KeyName:   "order_id",
+	KeyFields: "OrderID",
 	Key: func(e *OrderCancelled) OrderID {
 		return e.OrderID
 	},
@@ -206,6 +210,7 @@ var eventOrderPlaced = outbox.Definition[OrderID, OrderPlaced]{
 	Topic:     TopicOrderPlaced,
 	Aggregate: "Order",
 	KeyName:   "order_id",
+	KeyFields: "OrderID",
 	Key: func(e *OrderPlaced) OrderID {
 		return e.OrderID
 	},
@@ -221,6 +226,7 @@ var eventParcelScanned = outbox.Definition[ParcelID, parcels.Scanned]{
 	Topic:     TopicParcelScanned,
 	Aggregate: "Parcel",
 	KeyName:   "parcel_id",
+	KeyFields: "Parcel",
 	Key: func(e *parcels.Scanned) ParcelID {
 		return NewParcelID(e.Parcel)
 	},
@@ -236,6 +242,7 @@ var eventPaymentCaptured = outbox.Definition[PaymentID, PaymentCaptured]{
 	Topic:     TopicPaymentCaptured,
 	Aggregate: "Payment",
 	KeyName:   "payment_id",
+	KeyFields: "PaymentID",
 	Key: func(e *PaymentCaptured) PaymentID {
 		return e.PaymentID
 	},
@@ -251,6 +258,7 @@ var eventShipmentMoved = outbox.Definition[ShipmentID, ShipmentMoved]{
 	Topic:     TopicShipmentMoved,
 	Aggregate: "Shipment",
 	KeyName:   "shipment_id",
+	KeyFields: "ShipmentID",
 	Key: func(e *ShipmentMoved) ShipmentID {
 		return e.ShipmentID
 	},

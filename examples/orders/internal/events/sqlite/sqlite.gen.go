@@ -10,14 +10,15 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
+
 	"github.com/lanebox/lanebox/examples/orders/internal/events"
 	"github.com/lanebox/lanebox/runtime/box"
 	"github.com/lanebox/lanebox/runtime/engine"
 	"github.com/lanebox/lanebox/runtime/migrate"
 	"github.com/lanebox/lanebox/runtime/outbox"
 	sqlitestore "github.com/lanebox/lanebox/runtime/sqlstore/sqlite"
-	"log/slog"
-	"time"
 )
 
 // running are the boxes of this package that run in this process.

@@ -35,9 +35,9 @@ var (
 )
 
 // NewStore returns a store on a database. It sends nothing yet.
-func NewStore(sqlite *sql.DB) *Store {
+func NewStore(database *sql.DB) *Store {
 	return &Store{store.New(store.Config{
-		DB:     sqlite,
+		DB:     database,
 		Bind:   bind,
 		Binary: false,
 		Destinations: map[lane.Scope]bool{

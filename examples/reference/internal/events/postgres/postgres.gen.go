@@ -10,6 +10,9 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/lanebox/lanebox/examples/reference/internal/events"
@@ -20,8 +23,6 @@ import (
 	"github.com/lanebox/lanebox/runtime/outbox"
 	pgstore "github.com/lanebox/lanebox/runtime/sqlstore/postgres"
 	"github.com/lanebox/lanebox/runtime/transport/webhook"
-	"log/slog"
-	"time"
 )
 
 // running are the boxes of this package that run in this process.

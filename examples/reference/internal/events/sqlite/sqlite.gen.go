@@ -10,6 +10,9 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
+
 	"github.com/lanebox/lanebox/examples/reference/internal/events"
 	"github.com/lanebox/lanebox/runtime/box"
 	"github.com/lanebox/lanebox/runtime/engine"
@@ -18,8 +21,6 @@ import (
 	"github.com/lanebox/lanebox/runtime/outbox"
 	sqlitestore "github.com/lanebox/lanebox/runtime/sqlstore/sqlite"
 	"github.com/lanebox/lanebox/runtime/transport/webhook"
-	"log/slog"
-	"time"
 )
 
 // running are the boxes of this package that run in this process.

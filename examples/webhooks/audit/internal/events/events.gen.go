@@ -6,6 +6,7 @@ package events
 
 import (
 	"cmp"
+
 	"github.com/lanebox/lanebox/runtime/event"
 )
 

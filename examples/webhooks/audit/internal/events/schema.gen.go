@@ -4,14 +4,15 @@
 package events
 
 import (
+	"log/slog"
+	"time"
+
 	lbruntime "github.com/lanebox/lanebox/runtime"
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/schedule"
 	"github.com/lanebox/lanebox/runtime/transport/webhook"
-	"log/slog"
-	"time"
 )
 
 // This generated code needs version 0.1 of the lanebox runtime, or a later one. If the

@@ -5,6 +5,7 @@ package events
 
 import (
 	"context"
+
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/outbox"
 )

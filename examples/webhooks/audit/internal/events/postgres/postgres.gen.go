@@ -10,6 +10,9 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/lanebox/lanebox/examples/webhooks/audit/internal/events"
@@ -19,8 +22,6 @@ import (
 	"github.com/lanebox/lanebox/runtime/migrate"
 	pgstore "github.com/lanebox/lanebox/runtime/sqlstore/postgres"
 	"github.com/lanebox/lanebox/runtime/transport/webhook"
-	"log/slog"
-	"time"
 )
 
 // running are the boxes of this package that run in this process.

@@ -199,7 +199,7 @@ func (x outboxQueries) DeadLetters(ctx context.Context, p store.DeadLettersParam
 	rows, err := x.q.OutboxDeadLetters(ctx, db.OutboxDeadLettersParams(p))
 	return convert(rows, err, func(r db.OutboxDeadLettersRow) store.DeadLettersRow {
 		return store.DeadLettersRow{
-			Sequence: r.Sequence, ID: r.ID, Key: r.Key, Topic: r.Topic, Payload: r.Payload, Headers: r.Headers,
+			Lane: r.Lane, Sequence: r.Sequence, ID: r.ID, Key: r.Key, Topic: r.Topic, Payload: r.Payload, Headers: r.Headers,
 			Version: r.Version, Attempts: r.Attempts, Reason: r.Reason, LastError: r.LastError, CreatedAt: r.CreatedAt,
 			DiedAt: r.DiedAt,
 		}
@@ -246,7 +246,7 @@ func (x inboxQueries) DeadLetters(ctx context.Context, p store.DeadLettersParams
 	rows, err := x.q.InboxDeadLetters(ctx, db.InboxDeadLettersParams(p))
 	return convert(rows, err, func(r db.InboxDeadLettersRow) store.DeadLettersRow {
 		return store.DeadLettersRow{
-			Sequence: r.Sequence, ID: r.ID, Key: r.AggregateID, Topic: r.EventType, Payload: r.Payload, Headers: r.Headers,
+			Lane: r.Lane, Sequence: r.Sequence, ID: r.ID, Key: r.AggregateID, Topic: r.EventType, Payload: r.Payload, Headers: r.Headers,
 			Version: r.Version, Attempts: r.Attempts, Reason: r.Reason, LastError: r.LastError, CreatedAt: r.CreatedAt,
 			DiedAt: r.DiedAt, Source: r.Source, IdempotencyKey: r.IdempotencyKey,
 		}

@@ -60,7 +60,7 @@ func (q *Queries) InboxComplete(ctx context.Context, arg InboxCompleteParams) (I
 }
 
 const inboxDeadLetters = `-- name: InboxDeadLetters :many
-SELECT x.sequence, x.id, coalesce(x.aggregate_id, '')::text AS aggregate_id, x.event_type, x.payload::bytea AS payload, coalesce(x.headers, '')::text AS headers,
+SELECT x.lane, x.sequence, x.id, coalesce(x.aggregate_id, '')::text AS aggregate_id, x.event_type, x.payload::bytea AS payload, coalesce(x.headers, '')::text AS headers,
        coalesce(x.version, 0)::bigint AS version, x.attempts, x.reason, x.last_error, x.created_at, x.died_at, x.source, x.idempotency_key
   FROM public.inbox_dead AS x
  WHERE x.scope = $1::integer AND x.sequence > $2::bigint
@@ -75,6 +75,7 @@ type InboxDeadLettersParams struct {
 }
 
 type InboxDeadLettersRow struct {
+	Lane           int64
 	Sequence       int64
 	ID             pgtype.UUID
 	AggregateID    string
@@ -102,6 +103,7 @@ func (q *Queries) InboxDeadLetters(ctx context.Context, arg InboxDeadLettersPara
 	for rows.Next() {
 		var i InboxDeadLettersRow
 		if err := rows.Scan(
+			&i.Lane,
 			&i.Sequence,
 			&i.ID,
 			&i.AggregateID,
@@ -514,6 +516,13 @@ WITH held AS MATERIALIZED (
                     unnest($9::interval[]), unnest($10::text[]),
                     unnest($11::text[])) AS u(lane, sequence, outcome, attempts, delay, reason, error)
    WHERE (u.lane >> 57) IN (SELECT f.bucket FROM held AS f)
+), holds AS MATERIALIZED (
+  -- all holds first, in the order in which everybody locks several of them
+  SELECT h.lane, h.sequence, a.outcome
+    FROM a JOIN public.lane_hold AS h ON h.lane = a.lane AND h.sequence = a.sequence
+   WHERE h.scope = $1::integer
+   ORDER BY h.lane, h.sequence
+     FOR UPDATE OF h
 ), removed AS (
   DELETE FROM public.inbox AS x USING a
    WHERE x.scope = $1::integer AND x.lane = a.lane AND x.sequence = a.sequence AND a.outcome IN (0, 2)
@@ -526,13 +535,13 @@ WITH held AS MATERIALIZED (
     FROM removed AS r JOIN a ON a.lane = r.lane AND a.sequence = r.sequence
    WHERE a.outcome = 2
 ), freed AS (
-  DELETE FROM public.lane_hold AS h USING removed AS r
-   WHERE h.scope = r.scope AND h.lane = r.lane AND h.sequence = r.sequence
+  DELETE FROM public.lane_hold AS h USING holds AS f
+   WHERE h.scope = $1::integer AND h.lane = f.lane AND h.sequence = f.sequence AND f.outcome IN (0, 2)
 ), kept AS MATERIALIZED (
   -- locked, so that an operator who removes the message at the same time leaves no hold behind
   SELECT o.lane, o.sequence, a.outcome, a.attempts, a.delay, a.reason, a.error
     FROM a JOIN public.inbox AS o ON o.lane = a.lane AND o.sequence = a.sequence
-   WHERE o.scope = $1::integer AND a.outcome IN (1, 3, 4)
+   WHERE o.scope = $1::integer AND a.outcome IN (1, 3, 4) AND (SELECT count(*) FROM holds) >= 0
    ORDER BY o.lane, o.sequence
      FOR KEY SHARE OF o
 ), put AS (
@@ -992,7 +1001,7 @@ func (q *Queries) LaneRelease(ctx context.Context, arg LaneReleaseParams) error 
 }
 
 const outboxDeadLetters = `-- name: OutboxDeadLetters :many
-SELECT x.sequence, x.id, coalesce(x.key, '')::text AS key, x.topic, convert_to(x.payload, 'UTF8')::bytea AS payload, coalesce(x.headers, '')::text AS headers,
+SELECT x.lane, x.sequence, x.id, coalesce(x.key, '')::text AS key, x.topic, convert_to(x.payload, 'UTF8')::bytea AS payload, coalesce(x.headers, '')::text AS headers,
        coalesce(x.version, 0)::bigint AS version, x.attempts, x.reason, x.last_error, x.created_at, x.died_at
   FROM public.outbox_dead AS x
  WHERE x.destination = $1::integer AND x.sequence > $2::bigint
@@ -1007,6 +1016,7 @@ type OutboxDeadLettersParams struct {
 }
 
 type OutboxDeadLettersRow struct {
+	Lane      int64
 	Sequence  int64
 	ID        pgtype.UUID
 	Key       string
@@ -1032,6 +1042,7 @@ func (q *Queries) OutboxDeadLetters(ctx context.Context, arg OutboxDeadLettersPa
 	for rows.Next() {
 		var i OutboxDeadLettersRow
 		if err := rows.Scan(
+			&i.Lane,
 			&i.Sequence,
 			&i.ID,
 			&i.Key,
@@ -1362,6 +1373,13 @@ WITH held AS MATERIALIZED (
                     unnest($9::interval[]), unnest($10::text[]),
                     unnest($11::text[])) AS u(lane, sequence, outcome, attempts, delay, reason, error)
    WHERE (u.lane >> 57) IN (SELECT f.bucket FROM held AS f)
+), holds AS MATERIALIZED (
+  -- all holds first, in the order in which everybody locks several of them
+  SELECT h.lane, h.sequence, a.outcome
+    FROM a JOIN public.lane_hold AS h ON h.lane = a.lane AND h.sequence = a.sequence
+   WHERE h.scope = $1::integer
+   ORDER BY h.lane, h.sequence
+     FOR UPDATE OF h
 ), removed AS (
   DELETE FROM public.outbox AS x USING a
    WHERE x.destination = $1::integer AND x.lane = a.lane AND x.sequence = a.sequence AND a.outcome IN (0, 2)
@@ -1374,13 +1392,13 @@ WITH held AS MATERIALIZED (
     FROM removed AS r JOIN a ON a.lane = r.lane AND a.sequence = r.sequence
    WHERE a.outcome = 2
 ), freed AS (
-  DELETE FROM public.lane_hold AS h USING removed AS r
-   WHERE h.scope = r.destination AND h.lane = r.lane AND h.sequence = r.sequence
+  DELETE FROM public.lane_hold AS h USING holds AS f
+   WHERE h.scope = $1::integer AND h.lane = f.lane AND h.sequence = f.sequence AND f.outcome IN (0, 2)
 ), kept AS MATERIALIZED (
   -- locked, so that an operator who removes the message at the same time leaves no hold behind
   SELECT o.lane, o.sequence, a.outcome, a.attempts, a.delay, a.reason, a.error
     FROM a JOIN public.outbox AS o ON o.lane = a.lane AND o.sequence = a.sequence
-   WHERE o.destination = $1::integer AND a.outcome IN (1, 3, 4)
+   WHERE o.destination = $1::integer AND a.outcome IN (1, 3, 4) AND (SELECT count(*) FROM holds) >= 0
    ORDER BY o.lane, o.sequence
      FOR KEY SHARE OF o
 ), put AS (

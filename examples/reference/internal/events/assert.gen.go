@@ -4,7 +4,7 @@
 package events
 
 import (
-	parcels "github.com/lanebox/lanebox/examples/reference/parcels"
+	"github.com/lanebox/lanebox/examples/reference/parcels"
 	"github.com/lanebox/lanebox/runtime/event"
 )
 
