@@ -329,3 +329,33 @@ func TestAProcessRunsOnce(t *testing.T) {
 	}
 	p.Nudge()
 }
+
+// A countingKeeper counts the calls that renew something.
+type countingKeeper struct {
+	lane.Keeper
+	calls, renewals atomic.Int64
+}
+
+func (k *countingKeeper) Keep(ctx context.Context, p lane.KeepParams) ([]lane.Kept, error) {
+	k.calls.Add(1)
+	if len(p.Scopes[0].Leases) > 0 {
+		k.renewals.Add(1)
+	}
+	return k.Keeper.Keep(ctx, p)
+}
+
+// TestLooksDoNotRenew: leases are written every third of their length, however
+// often the keeper looks for messages.
+func TestLooksDoNotRenew(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		k := &countingKeeper{Keeper: w.db}
+		r := w.prepare("a", engine.ProcessConfig{Keeper: k, PollInterval: 100 * time.Millisecond})
+		r.add("shop", shop, quick, nil)
+		r.start()
+		time.Sleep(5 * time.Minute)
+		w.close(r)
+		if calls, renewals := k.calls.Load(), k.renewals.Load(); calls < 3000 || renewals < 60 || renewals > 70 {
+			t.Errorf("%d calls, %d of them renewed", calls, renewals)
+		}
+	})
+}

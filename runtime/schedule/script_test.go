@@ -77,13 +77,12 @@ func play(t *testing.T, text string) string {
 
 // A script is a machine and what it asked for last.
 type script struct {
-	t       *testing.T
-	start   time.Time
-	now     time.Time
-	m       *Machine
-	tokens  map[int]int64
-	fetch   lane.FetchParams
-	settled []lane.Settlement
+	t      *testing.T
+	start  time.Time
+	now    time.Time
+	m      *Machine
+	tokens map[int]int64
+	fetch  lane.FetchParams
 }
 
 func (s *script) do(words []string) string {
