@@ -3,6 +3,7 @@ package sqlcode
 import (
 	"fmt"
 	"go/format"
+	"text/template"
 
 	"github.com/lanebox/lanebox/generator/model"
 )
@@ -40,7 +41,7 @@ func postgresStore(m *model.Model) ([]byte, error) {
 			data.Pulls = append(data.Pulls, s)
 		}
 	}
-	text, err := render("go/postgres/store.go.tmpl", nil, data)
+	text, err := render("go/postgres/store.go.tmpl", template.FuncMap{"comment": comment}, data)
 	if err != nil {
 		return nil, err
 	}

@@ -476,3 +476,22 @@ func TestMoveAfterLosingBuckets(t *testing.T) {
 		t.Errorf("moved again: %+v, %v", again, err)
 	}
 }
+
+// A receiver may store inside a transaction that does more.
+func TestReceiveInATransaction(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		tx := b.begin()
+		message := []inbox.Incoming{incoming("1", "t", "a", "x")}
+		for i, want := range []inbox.Disposition{inbox.Stored, inbox.Duplicate} {
+			if got, err := b.store.ReceiveIn(t.Context(), tx, paymentSource, message); err != nil || got[0] != want {
+				t.Errorf("%d: %v, %v", i, got, err)
+			}
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.receive(paymentSource, message...); got[0] != inbox.Stored {
+			t.Errorf("after the rollback: %v", got)
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/lanebox/lanebox/runtime/event"
@@ -21,16 +22,31 @@ func (s *Store) Receive(ctx context.Context, source inbox.SourceRef, messages []
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	p := receiveParams(source, messages)
-	var positions []int64
+	var ds []inbox.Disposition
 	err := retry(ctx, func() (err error) {
-		positions, err = s.direct.Receive(ctx, p)
-		return Classify("receive", err)
+		ds, err = receive(ctx, s.direct, source, messages)
+		return err
 	})
-	if err != nil {
-		return nil, err
+	return ds, err
+}
+
+// ReceiveIn is Receive inside a transaction of the caller, which must be READ
+// COMMITTED. Nothing is retried, and the locks of the aggregates are held until
+// the transaction ends.
+func (s *Store) ReceiveIn(ctx context.Context, tx pgx.Tx, source inbox.SourceRef, messages []inbox.Incoming) ([]inbox.Disposition, error) {
+	if len(messages) == 0 {
+		return nil, nil
 	}
-	return s.dispositions(ctx, p, positions)
+	return receive(ctx, s.c.Bind(tx), source, messages)
+}
+
+func receive(ctx context.Context, q Queries, source inbox.SourceRef, messages []inbox.Incoming) ([]inbox.Disposition, error) {
+	p := receiveParams(source, messages)
+	positions, err := q.Receive(ctx, p)
+	if err != nil {
+		return nil, Classify("receive", err)
+	}
+	return dispositions(ctx, q, p, positions)
 }
 
 func receiveParams(source inbox.SourceRef, messages []inbox.Incoming) ReceiveParams {
@@ -51,7 +67,7 @@ func receiveParams(source inbox.SourceRef, messages []inbox.Incoming) ReceivePar
 
 // dispositions says what became of each message, given the positions (from 1)
 // of those that were stored.
-func (s *Store) dispositions(ctx context.Context, p ReceiveParams, positions []int64) ([]inbox.Disposition, error) {
+func dispositions(ctx context.Context, q Queries, p ReceiveParams, positions []int64) ([]inbox.Disposition, error) {
 	ds := make([]inbox.Disposition, len(p.IdempotencyKeys))
 	for i := range ds {
 		ds[i] = inbox.Duplicate
@@ -68,7 +84,7 @@ func (s *Store) dispositions(ctx context.Context, p ReceiveParams, positions []i
 			left = append(left, p.IdempotencyKeys[i])
 		}
 	}
-	rows, err := s.direct.Digests(ctx, DigestsParams{Source: p.Source, IdempotencyKeys: left})
+	rows, err := q.Digests(ctx, DigestsParams{Source: p.Source, IdempotencyKeys: left})
 	if err != nil {
 		return nil, Classify("compare duplicates", err)
 	}
