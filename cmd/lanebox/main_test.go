@@ -23,6 +23,13 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	if os.Getenv(asPsql) == "1" {
+		if err := psqlMain(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	testscript.Main(m, map[string]func(){"lanebox": main})
 }
 
