@@ -238,6 +238,7 @@ func (r *resolver) route(pattern schema.Text, to []*model.Destination) {
 	hint := diag.DidYouMean(pattern.V, r.topics())
 	switch {
 	case !r.hasPush():
+		r.didYouMean(pattern.V, r.topics())
 		r.report(pattern.Mark, "route-matches-nothing", hint, "route %q matches no event", pattern.V)
 	case hint != "" && !strings.Contains(pattern.V, "*"):
 		r.warn(pattern.Mark, "route-matches-nothing", hint, "route %q matches no event of the schema, only what push sources may bring", pattern.V)
@@ -306,9 +307,17 @@ func (r *resolver) destinationNames() []string {
 	return names
 }
 
+// didYouMean returns the hint for word, and remembers what it was meant to be.
+func (r *resolver) didYouMean(word string, candidates []string) string {
+	if s := diag.Suggest(word, candidates); s != "" {
+		r.meant[s] = true
+	}
+	return diag.DidYouMean(word, candidates)
+}
+
 // unknownName reports a reference to something that is not declared.
 func (r *resolver) unknownName(kind string, name schema.Text, candidates []string) {
-	hint := diag.DidYouMean(name.V, candidates)
+	hint := r.didYouMean(name.V, candidates)
 	if hint == "" {
 		hint = fmt.Sprintf("declare it under %ss", kind)
 	}
@@ -366,8 +375,10 @@ func (r *resolver) selected(patterns []schema.Text, what string) []*model.Event 
 	for _, p := range patterns {
 		matched, ok := r.match(p)
 		if ok && len(matched) == 0 {
-			hint := diag.DidYouMean(p.V, r.topics())
-			if hint == "" {
+			hint := r.didYouMean(p.V, r.topics())
+			if hint == "" && strings.Contains(p.V, "*") {
+				hint = "* stands for any text, dots included"
+			} else if hint == "" {
 				hint = "declare it under events"
 			}
 			r.report(p.Mark, "unknown-event", hint, "%s: no event matches %q", what, p.V)
@@ -385,7 +396,7 @@ func (r *resolver) selected(patterns []schema.Text, what string) []*model.Event 
 // checkFlows checks what is only known when everything is connected.
 func (r *resolver) checkFlows() {
 	for _, e := range r.events {
-		if !e.routed && !e.pulled && !r.file.Faulty {
+		if !e.routed && !e.pulled && !r.meant[e.event.Topic] && !r.file.Faulty {
 			r.report(e.name.Mark, "event-goes-nowhere", "add a route, or list it in the events of a pull source", "event %q goes nowhere", e.event.Topic)
 		}
 	}
@@ -395,7 +406,7 @@ func (r *resolver) checkFlows() {
 		}
 	}
 	for i, d := range r.destinationList {
-		if !slices.ContainsFunc(r.model.Routes, func(route model.Route) bool { return slices.Contains(route.To, d) }) && !r.file.Faulty {
+		if !slices.ContainsFunc(r.model.Routes, func(route model.Route) bool { return slices.Contains(route.To, d) }) && !r.meant[d.Name] && !r.file.Faulty {
 			r.warn(r.file.Destinations[i].Name.Mark, "destination-unused", "route something to it, or remove it", "no route leads to destination %q", d.Name)
 		}
 		r.checkDense(d, &r.file.Destinations[i])

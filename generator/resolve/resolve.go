@@ -72,6 +72,7 @@ func Resolve(f *schema.File) (*model.Model, diag.List) {
 		sources:      map[string]bool{},
 		destinations: map[string]*model.Destination{},
 		numbers:      map[int32]naming.Use{},
+		meant:        map[string]bool{},
 	}
 	r.settings()
 	r.resolveKeys()
@@ -103,6 +104,9 @@ type resolver struct {
 	destinations map[string]*model.Destination
 	sources      map[string]bool
 	numbers      map[int32]naming.Use
+	// meant are the names that a misspelled reference was probably meant to be; what
+	// is said of them besides would be about the same mistake.
+	meant map[string]bool
 
 	destinationList []*model.Destination // in file order
 	sourceList      []*sourceEntry

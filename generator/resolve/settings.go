@@ -51,6 +51,8 @@ func (r *resolver) goSettings(g schema.Go) {
 		r.report(g.Out.Mark, "go-out", "write a path relative to the schema", "go: out %q is an absolute path", g.Out.V)
 	case !outPath.MatchString(r.model.Go.Out):
 		r.report(g.Out.Mark, "go-out", "use ASCII letters, digits and -._~", "go: out %q cannot be part of an import path", g.Out.V)
+	case slices.Contains(strings.Split(r.model.Go.Out, "/"), "vendor"):
+		r.report(g.Out.Mark, "go-out", "name a folder of its own, such as internal/events", "go: out %q lies in a vendor folder, which holds the packages of others", g.Out.V)
 	case r.model.Go.Out == "." || strings.HasSuffix(r.model.Go.Out, ".."):
 		r.report(g.Out.Mark, "go-out", "name a folder of its own, such as internal/events", "go: out %q is not a folder that generated code can have to itself", g.Out.V)
 	}

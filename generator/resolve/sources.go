@@ -32,7 +32,13 @@ func (r *resolver) resolveSources() {
 			AggregateIDMissing: "reject",
 		}
 		r.transport(s.Type, s.Broker, what)
-		r.word(s.Mode, what+": mode", "push", "pull")
+		if s.Mode.Set && !r.word(s.Mode, what+": mode", "push", "pull") {
+			// What is said of the other members should not be about the same mistake.
+			s.Mode.V = "push"
+			if s.EventsAt.Pos.Line != 0 || s.Delivery.At.Pos.Line != 0 || s.Other.V {
+				s.Mode.V = "pull"
+			}
+		}
 		out.Pull, out.Map, out.Other = s.Mode.V == "pull", s.Map.V, s.Other.V
 		if out.GoName = r.flowName("source", s.Name, s.GoName, folded); out.GoName != "" {
 			r.claimSource(s, out, what)

@@ -273,6 +273,15 @@ func (r *resolver) enumConstant(v schema.EnumValue, goName, what string) (string
 	return id, true
 }
 
+// standard are the packages of the standard library whose path is one word.
+var standard = map[string]bool{
+	"bufio": true, "bytes": true, "cmp": true, "context": true, "crypto": true, "embed": true, "encoding": true, "errors": true,
+	"expvar": true, "flag": true, "fmt": true, "hash": true, "html": true, "image": true, "io": true, "iter": true, "log": true,
+	"maps": true, "math": true, "mime": true, "net": true, "os": true, "path": true, "plugin": true, "reflect": true,
+	"regexp": true, "runtime": true, "slices": true, "sort": true, "strconv": true, "strings": true, "structs": true,
+	"sync": true, "syscall": true, "testing": true, "time": true, "unicode": true, "unique": true, "unsafe": true, "weak": true,
+}
+
 // goType resolves "import/path.Name", or reports why it cannot.
 func (r *resolver) goType(t schema.Text, what string) *model.GoType {
 	const example = "write the import path, a dot and the name: github.com/acme/shop/orders.Shipped"
@@ -298,6 +307,8 @@ func (r *resolver) goType(t schema.Text, what string) *model.GoType {
 		return !unicode.IsLetter(c) && !unicode.IsDigit(c) && !strings.ContainsRune("-._~/+", c)
 	}):
 		return fail("contains a character that no import path has")
+	case !strings.ContainsAny(g.Import, "./") && !standard[g.Import]:
+		r.warn(t.Mark, "go-type", example, "%s: go_type %q: the standard library has no package %s", what, t.V, g.Import)
 	}
 	return g
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/lanebox/lanebox/generator/dialect"
 	"github.com/lanebox/lanebox/generator/model"
 	"github.com/lanebox/lanebox/generator/naming"
 )
@@ -174,6 +175,11 @@ func (c *checker) foreign(t *model.GoType, what string) {
 		return unicode.IsSpace(r) || unicode.IsControl(r) || strings.ContainsRune("!\"#$%&'()*,:;<=>?[\\]^`{|}\ufffd", r)
 	}) {
 		c.errorf(t.Pos, "%s: %q is not an import path", what, t.Import)
+	}
+	for _, d := range dialect.Names() {
+		if own := c.g.m.Go.Import + "/" + d; t.Import == own || strings.HasPrefix(t.Import, own+"/") {
+			c.errorf(t.Pos, "%s: package %s is generated and imports package %s, so its types cannot be part of events", what, t.Import, c.g.m.Go.Package)
+		}
 	}
 }
 

@@ -110,26 +110,24 @@ func (g *generator) newFile(dir string) *jen.File {
 	f.ImportNames(knownNames)
 	f.ImportAlias(rtRuntime, "lbruntime")
 	for importPath, alias := range g.aliases {
-		if path.Base(importPath) == alias && g.m.Go.Packages[importPath] == alias {
+		switch {
+		case knownNames[importPath] != "": // named above
+		case path.Base(importPath) == alias && (g.m.Go.Packages[importPath] == alias || isStandard(importPath, g.m.Go.Import)):
 			f.ImportName(importPath, alias)
-		} else {
+		default:
 			f.ImportAlias(importPath, alias)
 		}
 	}
 	return f
 }
 
-// importEvents names the events package in a dialect's file, by its own name
-// unless the file uses that name already.
+// importEvents imports the events package as events into a dialect's file,
+// whatever its name, which might be that of something in the file.
 func (g *generator) importEvents(f *jen.File) {
-	name := g.m.Go.Package
-	if taken[name] {
-		name = "events"
-	}
-	if path.Base(g.m.Go.Import) == name && name == g.m.Go.Package {
-		f.ImportName(g.m.Go.Import, name)
+	if g.m.Go.Package == "events" && path.Base(g.m.Go.Import) == "events" {
+		f.ImportName(g.m.Go.Import, "events")
 	} else {
-		f.ImportAlias(g.m.Go.Import, name)
+		f.ImportAlias(g.m.Go.Import, "events")
 	}
 }
 

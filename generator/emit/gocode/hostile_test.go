@@ -60,6 +60,21 @@ func TestHostileNamesCompile(t *testing.T) {
 // mean something to the compiler or the formatter.
 var evil = regexp.MustCompile(`^\s*(func init|#include|// ?\+build|//go:build|//go:embed /|//line|//export|/\*)`)
 
+// TestPackageNamesCompile names the package like something that its own dialect
+// packages declare.
+func TestPackageNamesCompile(t *testing.T) {
+	m := newModule(t)
+	m.copyDir("testdata/service/orders", "orders")
+	m.copyDir("testdata/service/carriers", "go-carriers/v2")
+	for _, name := range []string{"running", "migrations", "mux", "loops", "appender"} {
+		model := rich()
+		model.Go.Package, model.Go.Out, model.Go.Import = name, "named/"+name, "example.com/shop/named/"+name
+		m.writeFiles(emit(t, model))
+		fakeStores(m, model)
+	}
+	m.must("vet", "./named/...")
+}
+
 // fakeStores writes stores without a database, whatever the model's names are.
 func fakeStores(m *module, model *model.Model) {
 	for _, dialect := range model.Dialects {
@@ -128,6 +143,7 @@ func TestEmitRefuses(t *testing.T) {
 		"json case":      {func(m *model.Model) { m.Events[2].Struct.Fields[1].Name = "ORDER_ID" }, "case does not count"},
 		"selector":       {func(m *model.Model) { m.Events[3].KeyFields[0] = "X; panic(1)" }, "lanebox.yaml:41:10"},
 		"import path":    {func(m *model.Model) { m.Events[3].GoType.Import = "a\"\nb" }, "is not an import path"},
+		"import cycle":   {func(m *model.Model) { m.Events[3].GoType.Import = "example.com/shop/internal/events/postgres" }, "is generated and imports package events"},
 		"type name":      {func(m *model.Model) { m.Events[3].GoType.Name = "T{}; x" }, "is not an exported Go type"},
 		"kind":           {func(m *model.Model) { m.Events[2].Struct.Fields[1].Type.Kind = "money" }, `unknown type "money"`},
 		"constant field": {func(m *model.Model) { m.Events[2].Struct.Fields[1].Type = keyRef(&m.Keys[2]) }, `key "ledger" is a constant`},

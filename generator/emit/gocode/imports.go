@@ -171,6 +171,10 @@ func (c *collector) aliases() map[string]string {
 	aliases, used := map[string]string{}, map[string]bool{}
 	slices.Sort(c.imports)
 	for _, p := range c.imports {
+		if name, ok := knownNames[p]; ok {
+			aliases[p] = name
+			continue
+		}
 		base := importAlias(p)
 		alias := base
 		for i := 2; used[alias]; i++ {
