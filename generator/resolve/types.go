@@ -202,6 +202,8 @@ func (r *resolver) object(fields []schema.Field, goName, what string) (*model.St
 // "".
 func memberProblem(s string) string {
 	switch {
+	case s == "":
+		return "has an empty name"
 	case s == "-":
 		return "has a name that leaves a field out of JSON in Go"
 	case len(s) > 255:

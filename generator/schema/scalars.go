@@ -56,7 +56,11 @@ var digits = regexp.MustCompile(`^(0|[1-9][0-9]{0,18})$`)
 var number = reader[Value[int64]]{
 	read: func(l *loader, n *yaml.Node, what string, v *Value[int64]) {
 		if n.Kind != yaml.ScalarNode || n.Style != 0 || !digits.MatchString(n.Value) {
-			l.wrongShape(n, what, "a whole number")
+			shape := "a whole number"
+			if strings.HasPrefix(n.Value, "-") {
+				shape = "a whole number that is not negative"
+			}
+			l.wrongShape(n, what, shape)
 			return
 		}
 		i, err := strconv.ParseInt(n.Value, 10, 64)

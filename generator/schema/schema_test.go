@@ -55,6 +55,7 @@ func TestBytes(t *testing.T) {
 		"non-ASCII before":     {"version: 1\ngo: {\"ключ\": 1}", "x.yaml:2:6: unknown key \"ключ\" in go"},
 		"after non-ASCII":      {"version: 1\ngo: {package: \"日本\", pakage: x}", "x.yaml:2:21: unknown key \"pakage\" in go"},
 		"version as text":      {"version: \"1\"", "x.yaml:1:10: version must be a whole number, not \"1\""},
+		"negative":             {"version: -1", "x.yaml:1:10: version must be a whole number that is not negative, not \"-1\""},
 		"no version":           {"go: {}", "x.yaml:1:1: the schema has no \"version\""},
 		"camelCase everywhere": {"version: 1\ndestinations: {d: {type: http, maxUnsettled: 1, retry: {maxAttempts: 2}, onDead: park}}", ""},
 	} {

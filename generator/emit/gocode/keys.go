@@ -101,10 +101,16 @@ func (k *key) declaration(f *jen.File) {
 	})
 }
 
+// params are the parts as parameters; neighbours of one type share it.
 func (k *key) params() []jen.Code {
 	var list []jen.Code
-	for _, p := range k.Parts {
-		list = append(list, jen.Id(p.GoName).Add(k.g.goType(p.Type)))
+	for i := 0; i < len(k.Parts); {
+		t := k.g.goType(k.Parts[i].Type)
+		var ids []jen.Code
+		for ; i < len(k.Parts) && k.g.goType(k.Parts[i].Type).GoString() == t.GoString(); i++ {
+			ids = append(ids, jen.Id(k.Parts[i].GoName))
+		}
+		list = append(list, jen.List(ids...).Add(t))
 	}
 	return list
 }

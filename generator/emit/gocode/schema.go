@@ -164,7 +164,17 @@ func (g *generator) accept(s *model.Source) *jen.Statement {
 		topics = append(topics, jen.Id("Topic"+e.GoName))
 	}
 	return jen.Func().Params(jen.Id("eventType").String()).Bool().Block(
-		jen.Return(jen.Qual(rtEvent, "MatchAnyTopic").Call(topics...)))
+		jen.Return(matchAny(topics)))
+}
+
+// matchAny matches the first argument against the others, on a line each if they
+// are many, so that a change of one is a change of one line.
+func matchAny(args []jen.Code) *jen.Statement {
+	f := jen.Qual(rtEvent, "MatchAnyTopic")
+	if len(args) < 5 {
+		return f.Call(args...)
+	}
+	return f.Custom(jen.Options{Open: "(", Close: ")", Separator: ",", Multi: true}, args...)
 }
 
 func acceptRule(s *model.Source) string {
@@ -189,7 +199,7 @@ func (g *generator) routes(f *jen.File) {
 	f.Line()
 	comment(f, "Routed reports whether a topic has a route to some destination.")
 	f.Func().Id("Routed").Params(jen.Id("topic").String()).Bool().Block(
-		jen.Return(jen.Qual(rtEvent, "MatchAnyTopic").Call(patterns...)))
+		jen.Return(matchAny(patterns)))
 }
 
 // routed are the patterns of all routes, each once.

@@ -20,12 +20,12 @@ type Account struct {
 }
 
 // NewAccount returns the key of tenantID and accountID. An empty part makes the key empty.
-func NewAccount(tenantID string, accountID string) Account {
+func NewAccount(tenantID, accountID string) Account {
 	return Account{tenantID: tenantID, accountID: accountID}
 }
 
 // Parts returns what the key was made of.
-func (k Account) Parts() (tenantID string, accountID string) {
+func (k Account) Parts() (tenantID, accountID string) {
 	return k.tenantID, k.accountID
 }
 
