@@ -253,6 +253,13 @@ WITH held AS MATERIALIZED (
                     unnest(sqlc.arg('delays')::interval[]), unnest(sqlc.arg('reasons')::text[]),
                     unnest(sqlc.arg('errors')::text[])) AS u(lane, sequence, outcome, attempts, delay, reason, error)
    WHERE (u.lane >> 57) IN (SELECT f.bucket FROM held AS f)
+), holds AS MATERIALIZED (
+  -- all holds first, in the order in which everybody locks several of them
+  SELECT h.lane, h.sequence, a.outcome
+    FROM a JOIN public.lane_hold AS h ON h.lane = a.lane AND h.sequence = a.sequence
+   WHERE h.scope = sqlc.arg('scope')::integer
+   ORDER BY h.lane, h.sequence
+     FOR UPDATE OF h
 ), removed AS (
   DELETE FROM public.outbox AS x USING a
    WHERE x.destination = sqlc.arg('scope')::integer AND x.lane = a.lane AND x.sequence = a.sequence AND a.outcome IN (0, 2)
@@ -265,13 +272,13 @@ WITH held AS MATERIALIZED (
     FROM removed AS r JOIN a ON a.lane = r.lane AND a.sequence = r.sequence
    WHERE a.outcome = 2
 ), freed AS (
-  DELETE FROM public.lane_hold AS h USING removed AS r
-   WHERE h.scope = r.destination AND h.lane = r.lane AND h.sequence = r.sequence
+  DELETE FROM public.lane_hold AS h USING holds AS f
+   WHERE h.scope = sqlc.arg('scope')::integer AND h.lane = f.lane AND h.sequence = f.sequence AND f.outcome IN (0, 2)
 ), kept AS MATERIALIZED (
   -- locked, so that an operator who removes the message at the same time leaves no hold behind
   SELECT o.lane, o.sequence, a.outcome, a.attempts, a.delay, a.reason, a.error
     FROM a JOIN public.outbox AS o ON o.lane = a.lane AND o.sequence = a.sequence
-   WHERE o.destination = sqlc.arg('scope')::integer AND a.outcome IN (1, 3, 4)
+   WHERE o.destination = sqlc.arg('scope')::integer AND a.outcome IN (1, 3, 4) AND (SELECT count(*) FROM holds) >= 0
    ORDER BY o.lane, o.sequence
      FOR KEY SHARE OF o
 ), put AS (
@@ -292,7 +299,7 @@ SELECT ARRAY(SELECT f.bucket FROM held AS f)::smallint[] AS leased,
 
 -- OutboxDeadLetters pages through the dead letters of a scope in the order of their sequence; start after 0.
 -- name: OutboxDeadLetters :many
-SELECT x.sequence, x.id, coalesce(x.key, '')::text AS key, x.topic, convert_to(x.payload, 'UTF8')::bytea AS payload, coalesce(x.headers, '')::text AS headers,
+SELECT x.lane, x.sequence, x.id, coalesce(x.key, '')::text AS key, x.topic, convert_to(x.payload, 'UTF8')::bytea AS payload, coalesce(x.headers, '')::text AS headers,
        coalesce(x.version, 0)::bigint AS version, x.attempts, x.reason, x.last_error, x.created_at, x.died_at
   FROM public.outbox_dead AS x
  WHERE x.destination = sqlc.arg('scope')::integer AND x.sequence > sqlc.arg('after')::bigint
@@ -453,6 +460,13 @@ WITH held AS MATERIALIZED (
                     unnest(sqlc.arg('delays')::interval[]), unnest(sqlc.arg('reasons')::text[]),
                     unnest(sqlc.arg('errors')::text[])) AS u(lane, sequence, outcome, attempts, delay, reason, error)
    WHERE (u.lane >> 57) IN (SELECT f.bucket FROM held AS f)
+), holds AS MATERIALIZED (
+  -- all holds first, in the order in which everybody locks several of them
+  SELECT h.lane, h.sequence, a.outcome
+    FROM a JOIN public.lane_hold AS h ON h.lane = a.lane AND h.sequence = a.sequence
+   WHERE h.scope = sqlc.arg('scope')::integer
+   ORDER BY h.lane, h.sequence
+     FOR UPDATE OF h
 ), removed AS (
   DELETE FROM public.inbox AS x USING a
    WHERE x.scope = sqlc.arg('scope')::integer AND x.lane = a.lane AND x.sequence = a.sequence AND a.outcome IN (0, 2)
@@ -465,13 +479,13 @@ WITH held AS MATERIALIZED (
     FROM removed AS r JOIN a ON a.lane = r.lane AND a.sequence = r.sequence
    WHERE a.outcome = 2
 ), freed AS (
-  DELETE FROM public.lane_hold AS h USING removed AS r
-   WHERE h.scope = r.scope AND h.lane = r.lane AND h.sequence = r.sequence
+  DELETE FROM public.lane_hold AS h USING holds AS f
+   WHERE h.scope = sqlc.arg('scope')::integer AND h.lane = f.lane AND h.sequence = f.sequence AND f.outcome IN (0, 2)
 ), kept AS MATERIALIZED (
   -- locked, so that an operator who removes the message at the same time leaves no hold behind
   SELECT o.lane, o.sequence, a.outcome, a.attempts, a.delay, a.reason, a.error
     FROM a JOIN public.inbox AS o ON o.lane = a.lane AND o.sequence = a.sequence
-   WHERE o.scope = sqlc.arg('scope')::integer AND a.outcome IN (1, 3, 4)
+   WHERE o.scope = sqlc.arg('scope')::integer AND a.outcome IN (1, 3, 4) AND (SELECT count(*) FROM holds) >= 0
    ORDER BY o.lane, o.sequence
      FOR KEY SHARE OF o
 ), put AS (
@@ -492,7 +506,7 @@ SELECT ARRAY(SELECT f.bucket FROM held AS f)::smallint[] AS leased,
 
 -- InboxDeadLetters pages through the dead letters of a scope in the order of their sequence; start after 0.
 -- name: InboxDeadLetters :many
-SELECT x.sequence, x.id, coalesce(x.aggregate_id, '')::text AS aggregate_id, x.event_type, x.payload::bytea AS payload, coalesce(x.headers, '')::text AS headers,
+SELECT x.lane, x.sequence, x.id, coalesce(x.aggregate_id, '')::text AS aggregate_id, x.event_type, x.payload::bytea AS payload, coalesce(x.headers, '')::text AS headers,
        coalesce(x.version, 0)::bigint AS version, x.attempts, x.reason, x.last_error, x.created_at, x.died_at, x.source, x.idempotency_key
   FROM public.inbox_dead AS x
  WHERE x.scope = sqlc.arg('scope')::integer AND x.sequence > sqlc.arg('after')::bigint
