@@ -84,12 +84,12 @@ type Machine struct {
 const (
 	minRunRows   = 16
 	firstPage    = 256
-	maxPage      = 1024
+	maxPage      = 4096
 	bigPage      = 16 << 20 // bytes; a larger page makes the next one smaller
 	smallPage    = 4 << 20  // bytes; a smaller full page makes the next one larger
 	pagesInMem   = 4        // messages kept in memory, in pages
 	maxScanLanes = 512
-	maxSettle    = 1024
+	maxSettle    = 2048
 )
 
 // New returns a machine that holds nothing yet.

@@ -50,7 +50,18 @@ const (
 
 // Routed reports whether a topic has a route to some destination.
 func Routed(topic string) bool {
-	return event.MatchAnyTopic(topic, "order.*", "payment.*", "account.opened.v1", "shipment.*", "parcel.*", "audit.written.v1", "mail.requested.v1", "invoice.*", "return.*")
+	return event.MatchAnyTopic(
+		topic,
+		"order.*",
+		"payment.*",
+		"account.opened.v1",
+		"shipment.*",
+		"parcel.*",
+		"audit.written.v1",
+		"mail.requested.v1",
+		"invoice.*",
+		"return.*",
+	)
 }
 
 // LedgerDestinationPolicy is how destination ledger is delivered.
@@ -84,8 +95,8 @@ func MailDestinationPolicy() schedule.Policy {
 // SearchDestinationPolicy is how destination search is delivered.
 func SearchDestinationPolicy() schedule.Policy {
 	return schedule.Policy{
-		Concurrency:  16,
-		MaxUnsettled: 256,
+		Concurrency:  64,
+		MaxUnsettled: 4096,
 		Timeout:      time.Second,
 		Lease:        2 * time.Second,
 		MaxAttempts:  3,
