@@ -29,7 +29,7 @@ import (
 const (
 	orders   = 40
 	clerks   = 8
-	replicas = 2
+	replicas = 4
 	stubborn = "order-17"
 	refusal  = 3 * time.Second
 )
@@ -217,7 +217,7 @@ func (d *demo) heard(n note) error {
 			d.screen.Line("replica-%d took over %.1f s after replica-%d was killed", n.Replica, time.Since(d.killedAt).Seconds(), d.killed)
 			return nil
 		}
-		d.screen.Line("replica-%d delivers, the other one stands by", n.Replica)
+		d.screen.Line("replica-%d delivers, the others stand by", n.Replica)
 	case "retry":
 		d.retries++
 		d.screen.Held(n.Key, n.Attempt, n.Delay, n.Error)
