@@ -49,6 +49,7 @@ package resolve
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -232,7 +233,12 @@ func (r *resolver) add(severity diag.Severity, m schema.Mark, code, hint, messag
 func (r *resolver) claim(scope *naming.Scope, id, what string, m schema.Mark) bool {
 	err := scope.Claim(id, naming.Use{What: what, Pos: m.Pos})
 	if err != nil {
-		r.report(m, "name-collision", "set go_name on one of them", "%v", err)
+		hint := "set go_name on one of them"
+		var collision *naming.CollisionError
+		if errors.As(err, &collision) && collision.First.Pos.Line == 0 {
+			hint = "set go_name" // the other one is not in the schema
+		}
+		r.report(m, "name-collision", hint, "%v", err)
 	}
 	return err == nil
 }
