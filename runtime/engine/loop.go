@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -148,6 +149,8 @@ func (l *Loop) step(inputs []schedule.Input) (done bool, next time.Time) {
 			switch e := e.(type) {
 			case schedule.Deliver:
 				runs = append(runs, e)
+			case schedule.Cancel:
+				runs = l.cancel(e, runs)
 			case schedule.Drained:
 				l.abandoned, done = e.Abandoned, true
 			default:
@@ -174,12 +177,6 @@ func (l *Loop) landed(answers schedule.Answered) {
 // perform carries out one effect; whatever waits does so in a goroutine.
 func (l *Loop) perform(e schedule.Effect) {
 	switch e := e.(type) {
-	case schedule.Cancel:
-		for _, id := range e.Flights {
-			if cancel := l.cancels[id]; cancel != nil {
-				cancel()
-			}
-		}
 	case schedule.Report:
 		l.process.observe(l, e.Event)
 	case schedule.AskGate:
@@ -189,6 +186,23 @@ func (l *Loop) perform(e schedule.Effect) {
 	default:
 		go l.call(e)
 	}
+}
+
+// cancel ends deliveries. Those among runs, which an earlier input of the same
+// step asked for, are answered without being started; the others are returned.
+func (l *Loop) cancel(e schedule.Cancel, runs []schedule.Deliver) []schedule.Deliver {
+	for _, id := range e.Flights {
+		if cancel := l.cancels[id]; cancel != nil {
+			cancel()
+		}
+	}
+	return slices.DeleteFunc(runs, func(d schedule.Deliver) bool {
+		canceled := slices.Contains(e.Flights, d.Flight)
+		if canceled {
+			l.inbox.answer(schedule.Answer{Flight: d.Flight, Verdict: lane.Verdict{Err: context.Canceled}})
+		}
+		return canceled
+	})
 }
 
 // awaitGate waits for the process-wide gate.
