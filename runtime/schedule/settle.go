@@ -242,9 +242,6 @@ func (m *Machine) hold(l *laneState, r *lane.Row, s lane.Settlement, gate bool) 
 	m.pend(l, r, s, gate)
 	m.drop(l)
 	l.more, l.skipped = false, false
-	if s.Outcome == lane.Retry {
-		m.wakes.add(m.now.Add(s.Delay+time.Millisecond), l.b.lease.Bucket)
-	}
 }
 
 // bury gives a message up: to the dead letters, or parked where it is.
@@ -384,7 +381,12 @@ func (m *Machine) recorded(r record, gone bool) {
 	if r.s.Outcome != lane.Done {
 		l.blocked = false
 	}
-	if r.s.Outcome == lane.Start && !m.started(l, gone) {
+	switch {
+	case r.s.Outcome == lane.Retry && !gone:
+		// Now, not when the delivery failed: the database counts the delay from
+		// the moment at which it recorded it, and a look before its end is in vain.
+		m.wakes.add(m.now.Add(r.s.Delay+time.Millisecond), l.b.lease.Bucket)
+	case r.s.Outcome == lane.Start && !m.started(l, gone):
 		return
 	}
 	m.enqueue(l)
