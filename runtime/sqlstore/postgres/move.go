@@ -42,6 +42,11 @@ type mover struct {
 	owner string
 	remap inbox.Remap[pgx.Tx]
 	wait  time.Duration // 0: locks are only tried
+
+	// gone are messages that were found missing, broken those whose hook took the
+	// transaction down with it, by sequence. They are left out of the next try.
+	gone   map[int64]bool
+	broken map[int64]error
 }
 
 // A movable is the part of a run that is about to be moved.
@@ -55,10 +60,17 @@ type movable struct {
 // have their verdicts.
 var errUndone = errors.New("some runs cannot be moved")
 
+// errAgain says that a transaction is to be tried again without the messages that
+// have become known as gone or broken.
+var errAgain = errors.New("some messages are left out of the next try")
+
 // move moves runs in one transaction, or apart when the outbox refuses one of
 // their messages.
 func (m *mover) move(ctx context.Context, runs []lane.Run) ([]lane.Verdict, error) {
 	verdicts, err := m.transaction(ctx, runs)
+	for errors.Is(err, errAgain) { // every time one message less
+		verdicts, err = m.transaction(ctx, runs)
+	}
 	switch {
 	case err == nil, errors.Is(err, errUndone):
 		return verdicts, nil
@@ -123,6 +135,9 @@ func (m *mover) transaction(ctx context.Context, runs []lane.Run) ([]lane.Verdic
 	} else {
 		moving, err = m.mapped(ctx, tx, runs, verdicts)
 	}
+	if errors.Is(err, errAgain) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, Classify("move messages", err)
 	}
@@ -130,7 +145,7 @@ func (m *mover) transaction(ctx context.Context, runs []lane.Run) ([]lane.Verdic
 		return verdicts, nil
 	}
 	if err := m.store(ctx, tx, runs, moving, verdicts); err != nil {
-		if errors.Is(err, errUndone) {
+		if errors.Is(err, errUndone) || errors.Is(err, errAgain) {
 			return verdicts, err
 		}
 		return nil, Classify("move messages", err)
@@ -277,10 +292,17 @@ func (m *mover) mapRun(ctx context.Context, tx pgx.Tx, run lane.Run, verdict *la
 	}
 	defer rollback(ctx, outer)
 	for _, row := range run.Rows {
-		records, err := m.mapMessage(ctx, outer, row.Message)
+		var records []outbox.Record
+		err := m.broken[row.Message.Sequence]
+		if err == nil && !m.gone[row.Message.Sequence] {
+			records, err = m.mapMessage(ctx, outer, row.Message)
+		}
 		if err != nil {
 			if ctx.Err() != nil {
 				return movable{}, err
+			}
+			if !usable(outer) {
+				return movable{}, m.breaks(row, err)
 			}
 			verdict.Err = err
 			break
@@ -299,17 +321,39 @@ func (m *mover) mapRun(ctx context.Context, tx pgx.Tx, run lane.Run, verdict *la
 	return mv, outer.Commit(ctx)
 }
 
-// mapMessage runs the hook in a savepoint of its own. Records without a key take
-// the message's.
+// usable reports whether statements can still be run in tx.
+func usable(tx pgx.Tx) bool {
+	conn := tx.Conn().PgConn()
+	return !conn.IsClosed() && conn.TxStatus() == 'T'
+}
+
+// breaks notes that the hook of a message closed its connection, ended its
+// transaction or hid an error of it, so that nothing of it is left for the other
+// messages.
+func (m *mover) breaks(row lane.Row, err error) error {
+	if m.broken == nil {
+		m.broken = map[int64]error{}
+	}
+	m.broken[row.Message.Sequence] = err
+	return errAgain
+}
+
+// mapMessage runs the hook in a savepoint of its own, for at most half of the
+// time that is left, so that a hook that hangs leaves time for the others. Records
+// without a key take the message's.
 func (m *mover) mapMessage(ctx context.Context, tx pgx.Tx, msg event.Message) ([]outbox.Record, error) {
 	inner, err := tx.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer rollback(ctx, inner)
-	records, err := m.remap(ctx, inner, msg)
+	lent := &lentTx{Tx: inner}
+	records, err := m.runHook(ctx, lent, msg)
 	if err != nil {
 		return nil, err
+	}
+	if lent.ended || outside(inner) {
+		return nil, errEnded
 	}
 	for i := range records {
 		if records[i].Key == "" {
@@ -322,10 +366,19 @@ func (m *mover) mapMessage(ctx context.Context, tx pgx.Tx, msg event.Message) ([
 	return records, inner.Commit(ctx)
 }
 
+func (m *mover) runHook(ctx context.Context, tx pgx.Tx, msg event.Message) ([]outbox.Record, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	return m.remap(ctx, tx, msg)
+}
+
 // store locks the buckets, removes the inbox rows and adds the outbox rows. The
 // effects of hooks cannot be taken back for single runs any more: when a bucket
-// is lost or a message gone, everything is undone and the other runs are tried
-// again.
+// is lost, everything is undone and the other runs are tried again; when a message
+// is gone, everything is tried again without it.
 func (m *mover) store(ctx context.Context, tx pgx.Tx, runs []lane.Run, moving []movable, verdicts []lane.Verdict) error {
 	q := m.scope.store.c.Bind(Claims(tx))
 	moving, lost, err := m.fence(ctx, q, runs, moving, verdicts)
@@ -343,15 +396,20 @@ func (m *mover) store(ctx context.Context, tx pgx.Tx, runs []lane.Run, moving []
 		return err
 	}
 	var records []outbox.Record
+	missing := false
 	for _, mv := range moving {
 		for i, row := range mv.rows {
-			if removed[row.Message.Sequence] {
+			if sequence := row.Message.Sequence; removed[sequence] {
 				records = append(records, mv.records[i]...)
-			} else if m.remap != nil {
-				return m.undoGone(moving, removed, verdicts)
+			} else if m.remap != nil && !m.gone[sequence] {
+				m.misses(sequence)
+				missing = true
 			}
 		}
 		verdicts[mv.index].Accepted, verdicts[mv.index].Completed = len(mv.rows), true
+	}
+	if missing {
+		return errAgain
 	}
 	return NewAppender(m.scope.store.c.Bind(tx), m.scope.store.c.Binary).Append(ctx, records)
 }
@@ -364,18 +422,12 @@ func undo(moving []movable, verdicts []lane.Verdict) error {
 	return errUndone
 }
 
-// undoGone is undo when messages are gone: their runs stop there, so that the
-// settlement finds out.
-func (m *mover) undoGone(moving []movable, removed map[int64]bool, verdicts []lane.Verdict) error {
-	undo(moving, verdicts)
-	for _, mv := range moving {
-		for _, row := range mv.rows {
-			if !removed[row.Message.Sequence] {
-				verdicts[mv.index] = lane.Verdict{Err: errRemoved}
-			}
-		}
+// misses notes that somebody removed a message, which is passed over then.
+func (m *mover) misses(sequence int64) {
+	if m.gone == nil {
+		m.gone = map[int64]bool{}
 	}
-	return errUndone
+	m.gone[sequence] = true
 }
 
 // fence locks the buckets of the runs and drops the runs whose lease is lost.
