@@ -43,11 +43,12 @@ type Store struct {
 	c Config
 	// direct sends statements as they are; claims adds planner settings.
 	direct, claims Queries
+	reserve        reserve // for Keep and Leave
 }
 
 // New returns a store. It sends nothing yet.
 func New(c Config) *Store {
-	return &Store{c: c, direct: c.Bind(c.Pool), claims: c.Bind(Claims(c.Pool))}
+	return &Store{c: c, direct: c.Bind(c.Pool), claims: c.Bind(Claims(c.Pool)), reserve: reserve{of: c.Pool}}
 }
 
 // Check reports whether the pool's sessions can be used; see CheckIsolation.
@@ -65,7 +66,8 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, callTimeout)
 }
 
-// Keep implements lane.Keeper.
+// Keep implements lane.Keeper. It uses a connection beside the pool, so that a
+// pool that is used up costs no leases.
 func (s *Store) Keep(ctx context.Context, p lane.KeepParams) ([]lane.Kept, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -78,7 +80,11 @@ func (s *Store) Keep(ctx context.Context, p lane.KeepParams) ([]lane.Kept, error
 			q.LeaseTokens = append(q.LeaseTokens, l.Token)
 		}
 	}
-	rows, err := s.claims.Keep(ctx, q)
+	db, err := s.reserve.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.c.Bind(Claims(db)).Keep(ctx, q)
 	if err != nil {
 		return nil, Classify("renew leases", err)
 	}
@@ -90,11 +96,16 @@ func (s *Store) Keep(ctx context.Context, p lane.KeepParams) ([]lane.Kept, error
 	return kept, nil
 }
 
-// Leave implements lane.Keeper.
+// Leave implements lane.Keeper, and closes the connection that Keep used.
 func (s *Store) Leave(ctx context.Context, owner string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	return Classify("leave", s.direct.Leave(ctx, owner))
+	defer s.reserve.close()
+	db, err := s.reserve.open(ctx)
+	if err != nil {
+		return err
+	}
+	return Classify("leave", s.c.Bind(db).Leave(ctx, owner))
 }
 
 // Outbox returns the store of one destination.

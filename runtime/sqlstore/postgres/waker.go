@@ -130,7 +130,7 @@ func (w *Waker) session(ctx context.Context, first bool, wake func()) (heard boo
 func (w *Waker) connect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, w.pool.Config().ConnConfig.Copy())
+	conn, err := connect(ctx, w.pool)
 	if err != nil {
 		return nil, Classify("connect for notifications", err)
 	}
