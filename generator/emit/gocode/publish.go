@@ -2,6 +2,7 @@ package gocode
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/dave/jennifer/jen"
 
@@ -84,7 +85,12 @@ func (g *generator) batchMethods(f *jen.File, receiver, event string) {
 func (g *generator) options(f *jen.File) {
 	draft := jen.Id("draft").Params().Qual(rtOutbox, "Draft")
 	f.Line()
-	comment(f, "An Event is an event of this package that can be published.")
+	about := "An Event is an event of this package that can be published."
+	if own := slices.IndexFunc(g.m.Events, func(e model.Event) bool { return e.GoType != nil && publishable(&e) }); own >= 0 {
+		e := &g.m.Events[own]
+		about += fmt.Sprintf("\nValues of the service's own types become one with a function such as New%s.", e.GoName)
+	}
+	comment(f, about)
 	f.Type().Id("Event").Interface(draft.Clone())
 	f.Line()
 	comment(f, "WithKey orders the event by k instead of by its own key.")

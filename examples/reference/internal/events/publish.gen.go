@@ -90,6 +90,7 @@ func (p *Publisher) Fulfilment() *FulfilmentPublisher {
 }
 
 // An Event is an event of this package that can be published.
+// Values of the service's own types become one with a function such as NewParcelScanned.
 type Event interface {
 	draft() outbox.Draft
 }
