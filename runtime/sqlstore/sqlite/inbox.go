@@ -75,13 +75,16 @@ func (s *Store) PurgeReceipts(ctx context.Context, source inbox.SourceRef, reten
 // transaction is open, so a lease that holds before the handler runs holds after
 // it; the completion checks it again all the same. Since the handler holds the
 // write lock of the file, it should be quick: leases are renewed behind it.
+//
+// fn must not end its transaction. When it did, with tx.Commit or in plain SQL,
+// the message is not completed.
 func (s *InboxScope) Handle(ctx context.Context, owner string, row lane.Row, lease lane.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return Write(ctx, s.store.c.DB, func(tx *sql.Tx) error {
 		q := s.store.c.Bind(tx)
 		if _, err := s.holds(ctx, q, owner, lease); err != nil {
 			return err
 		}
-		if err := fn(ctx, tx); err != nil {
+		if err := lend(ctx, tx, func() error { return fn(ctx, tx) }); err != nil {
 			return err
 		}
 		b, err := s.holds(ctx, q, owner, lease)
@@ -113,34 +116,52 @@ func (s *InboxScope) take(ctx context.Context, q Queries, b FenceRow, row lane.R
 }
 
 // Move implements inbox.PushStore. It never answers lane.ErrBusy: the write lock
-// of the file is the lock of every key.
+// of the file is the lock of every key. A hook that takes the transaction down
+// with it is left out of the next try.
 func (s *InboxScope) Move(ctx context.Context, owner string, runs []lane.Run, remap inbox.Remap[*sql.Tx]) ([]lane.Verdict, error) {
 	verdicts := make([]lane.Verdict, len(runs))
-	err := s.store.write(ctx, "move", func(tx *sql.Tx, q Queries) (err error) {
-		m := move{scope: s, tx: tx, q: q, remap: remap}
+	broken := map[int64]error{}
+	try := func(tx *sql.Tx, q Queries) (err error) {
+		m := move{scope: s, tx: tx, q: q, remap: remap, broken: broken}
 		for i, run := range runs {
 			if verdicts[i], err = m.run(ctx, owner, run); err != nil {
 				return err
 			}
 		}
 		return nil
-	})
+	}
+	err := s.store.write(ctx, "move", try)
+	for errors.Is(err, errAgain) { // every time one message less
+		err = s.store.write(ctx, "move", try)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return verdicts, nil
 }
 
-// A move is one call of Move.
+// A move is one try of Move.
 type move struct {
 	scope *InboxScope
 	tx    *sql.Tx
 	q     Queries
 	remap inbox.Remap[*sql.Tx]
+	// broken are messages whose hook took the transaction down with it.
+	broken map[int64]error
 }
 
 // A refusedError is an error that concerns one message; the transaction goes on.
 type refusedError struct{ error }
+
+func (e refusedError) Unwrap() error { return e.error }
+
+var (
+	// errAgain says that a transaction is to be tried again without the messages
+	// that are known as broken by now.
+	errAgain = errors.New("a message is left out of the next try")
+	// errPassed undoes what was done for a message that an operator removed.
+	errPassed = errors.New("the message is gone")
+)
 
 // run moves the messages of one run up to the first that is refused. Each of
 // them is moved as a whole or not at all. An error of the database ends the
@@ -154,31 +175,49 @@ func (m *move) run(ctx context.Context, owner string, run lane.Run) (lane.Verdic
 		return lane.Verdict{}, err
 	}
 	for i, row := range run.Rows {
-		err := Atomically(ctx, m.tx, func() error { return m.message(ctx, b, row) })
-		var refused refusedError
-		if errors.As(err, &refused) {
-			return lane.Verdict{Accepted: i, Completed: true, Err: refused.error}, nil
+		err := m.broken[row.Message.Sequence]
+		if err == nil {
+			err = Atomically(ctx, m.tx, func() error { return m.message(ctx, b, row) })
 		}
-		if err != nil {
+		var refused refusedError
+		switch {
+		case err == nil, errors.Is(err, errPassed):
+		case !errors.As(err, &refused):
 			return lane.Verdict{}, err
+		case m.broken[row.Message.Sequence] == nil && errors.Is(err, errLost):
+			m.broken[row.Message.Sequence] = err
+			return lane.Verdict{}, errAgain
+		default:
+			return lane.Verdict{Accepted: i, Completed: true, Err: refused.error}, nil
 		}
 	}
 	return lane.Verdict{Accepted: len(run.Rows), Completed: true}, nil
 }
 
-// message moves one message. One that an operator removed is passed over.
+// message moves one message. The hook comes first: should it end the transaction,
+// the message is still there.
 func (m *move) message(ctx context.Context, b FenceRow, row lane.Row) error {
-	found, err := m.scope.take(ctx, m.q, b, row)
-	if err != nil || !found {
-		return err
-	}
 	records := []outbox.Record{{
 		ID: row.Message.ID, Topic: row.Message.Topic, Payload: row.Message.Payload, Headers: row.Message.Headers, Version: row.Message.Version,
 	}}
 	if m.remap != nil {
-		if records, err = m.remap(ctx, m.tx, row.Message); err != nil {
+		err := lend(ctx, m.tx, func() (err error) {
+			records, err = m.runHook(ctx, row.Message)
+			return err
+		})
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+		if err != nil {
 			return refusedError{err}
 		}
+	}
+	found, err := m.scope.take(ctx, m.q, b, row)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return errPassed
 	}
 	for _, r := range records {
 		if r.Key == "" {
@@ -189,6 +228,17 @@ func (m *move) message(ctx context.Context, b FenceRow, row lane.Row) error {
 		}
 	}
 	return nil
+}
+
+// runHook runs the hook for at most half of the time that is left, so that one
+// that hangs leaves time for the other messages.
+func (m *move) runHook(ctx context.Context, msg event.Message) ([]outbox.Record, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	return m.remap(ctx, m.tx, msg)
 }
 
 // store publishes one record; what can never be published is refused.

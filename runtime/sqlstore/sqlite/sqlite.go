@@ -9,6 +9,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -96,21 +97,52 @@ func finish(tx *sql.Tx, fn func(tx *sql.Tx) error) error {
 	return Classify("commit", tx.Commit())
 }
 
+// errLost says that a transaction is gone or can do nothing any more.
+var errLost = errors.New("the transaction is lost")
+
 // savepoint is the name of lanebox's savepoints; the innermost one counts.
 const savepoint = "lanebox"
 
 // Atomically runs fn inside tx so that an error of fn undoes what it did and
-// leaves the rest of tx as it was. The error is returned as it is.
+// leaves the rest of tx as it was. The error is returned as it is, unless the
+// transaction is lost with it.
 func Atomically(ctx context.Context, tx *sql.Tx, fn func() error) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+savepoint); err != nil {
 		return Classify("savepoint", err)
 	}
 	if err := fn(); err != nil {
-		// When this fails as well, the transaction is lost, and every later
-		// statement says so.
-		_, _ = tx.ExecContext(context.WithoutCancel(ctx), "ROLLBACK TO "+savepoint+"; RELEASE "+savepoint)
+		if _, undo := tx.ExecContext(context.WithoutCancel(ctx), "ROLLBACK TO "+savepoint+"; RELEASE "+savepoint); undo != nil {
+			return fmt.Errorf("%w (%w: %w)", err, errLost, undo)
+		}
 		return err
 	}
 	_, err := tx.ExecContext(ctx, "RELEASE "+savepoint)
 	return Classify("savepoint", err)
+}
+
+// lent is the savepoint under a transaction in the hands of somebody who must not
+// end it.
+const lent = "lanebox_lent"
+
+// errEnded says that a handler or a mapping hook ended the transaction that it
+// was given.
+var errEnded = errors.New("the transaction was ended by the code it was given to; return nil to commit it, an error to roll it back")
+
+// lend runs fn, which has tx in its hands, and makes sure afterwards that the
+// transaction is still the same: its savepoint is there. An error of fn is
+// returned as it is.
+func lend(ctx context.Context, tx *sql.Tx, fn func() error) error {
+	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+lent); err != nil {
+		return Classify("savepoint", err)
+	}
+	if err := fn(); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "RELEASE "+lent); err != nil {
+		if ctx.Err() != nil {
+			return Classify("savepoint", err)
+		}
+		return fmt.Errorf("%w (%w)", errEnded, err)
+	}
+	return nil
 }
