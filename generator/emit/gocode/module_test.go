@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -37,7 +38,7 @@ func newModule(t *testing.T) *module {
 	}
 	m := &module{t: t, dir: t.TempDir()}
 	text := moduleLine.ReplaceAllString(string(mod), "module example.com/shop")
-	m.write("go.mod", text+"\nrequire github.com/lanebox/lanebox v0.0.0\n\nreplace github.com/lanebox/lanebox => "+root+"\n")
+	m.write("go.mod", text+"\nrequire github.com/lanebox/lanebox v0.0.0\n\nreplace github.com/lanebox/lanebox => "+strconv.Quote(root)+"\n")
 	m.write("go.sum", string(sum))
 	return m
 }
