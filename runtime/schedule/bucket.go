@@ -73,13 +73,43 @@ func (m *Machine) share(k lane.Kept) {
 	if m.draining {
 		return
 	}
-	if held > wanted && !fresh { // what was just taken is kept for one round
+	missing, keep := m.spare.look(m.now, k, max(0, wanted-held), m.policy.Lease)
+	if held > wanted && !fresh && !keep { // what was just taken is kept for one round
 		m.shed(held - wanted)
 	}
-	if missing := max(0, wanted-held); (k.Expired > 0 || k.Free > 0 && missing > 0) && m.acquireCall.free(m.now) {
+	if (k.Expired > 0 || k.Free > 0 && missing > 0) && m.acquireCall.free(m.now) {
 		m.acquireCall.busy = true
 		m.emit(Acquire{lane.AcquireParams{Owner: m.owner, MaxFree: missing, TTL: m.policy.Lease}})
 	}
+}
+
+// A spare watches free buckets that nobody takes: owners that died, or that are
+// shutting down, count as live for a while and take no share. Such buckets are
+// taken above the fair share, and kept until the number of owners changes or a
+// lease's time has passed, since an owner may also have been unable to take them.
+type spare struct {
+	rounds int // answers in a row with free buckets above what was missing
+	owners int // the number of owners when spare buckets were taken
+	until  time.Time
+}
+
+// patience is how many answers in a row have to show free buckets before they
+// count as spare: enough for every live owner to take its share.
+const patience = 3
+
+// look returns how many free buckets to take, and whether buckets above the fair
+// share are kept.
+func (s *spare) look(now time.Time, k lane.Kept, missing int, lease time.Duration) (take int, keep bool) {
+	if k.Free > missing {
+		s.rounds++
+	} else {
+		s.rounds = 0
+	}
+	if s.rounds >= patience {
+		s.rounds, s.owners, s.until = 0, k.Owners, now.Add(lease)
+		missing = k.Free
+	}
+	return missing, k.Owners == s.owners && now.Before(s.until)
 }
 
 // shed marks n buckets to be given back, those with the least to do first.

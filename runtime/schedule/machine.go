@@ -35,6 +35,7 @@ type Machine struct {
 	order     []*bucket
 	trustEnds time.Time // earliest of all buckets; zero without buckets
 	acquired  bool      // buckets came since the last answer of the keeper
+	spare     spare
 
 	// lanes holds every lane of which a message is in memory. A message of an
 	// unordered lane is a lane of its own.
