@@ -42,7 +42,7 @@ const (
 
 func TestMain(m *testing.M) {
 	roles := map[string]func(ctx context.Context) error{
-		"sink": playSink, "poller": playPoller, "victim": playVictim, "inbox": playInbox,
+		"sink": playSink, "poller": playPoller, "victim": playVictim, "inbox": playInbox, "holder": playHolder,
 	}
 	role, ok := roles[os.Getenv(roleEnv)]
 	if !ok {
