@@ -24,7 +24,7 @@ type Process interface {
 // Config lists the parts of a Box.
 type Config struct {
 	Process Process
-	// Receivers take the messages of all sources.
+	// Receivers take the messages of all sources. They nudge the process.
 	Receivers []*inbox.Receiver
 	// Sources is the handler of all HTTP sources; nil means that there is none.
 	Sources http.Handler
@@ -44,7 +44,11 @@ func New(c Config) *Box {
 	if c.Sources == nil {
 		c.Sources = http.NotFoundHandler()
 	}
-	return &Box{c}
+	b := &Box{c}
+	for _, r := range c.Receivers {
+		r.OnStored(b.Nudge)
+	}
+	return b
 }
 
 // Run runs everything until ctx ends, then finishes what is in flight. It

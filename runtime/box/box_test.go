@@ -70,6 +70,31 @@ func TestRunPurgesAndDrains(t *testing.T) {
 	})
 }
 
+// receiving stores everything but what it is told to call a duplicate.
+type receiving struct {
+	inbox.ReceiveStore
+	answer inbox.Disposition
+}
+
+func (r receiving) Receive(context.Context, inbox.SourceRef, []inbox.Incoming) ([]inbox.Disposition, error) {
+	return []inbox.Disposition{r.answer}, nil
+}
+
+// What was received is taken on at once, not at the next look.
+func TestReceivingNudges(t *testing.T) {
+	for answer, want := range map[inbox.Disposition]int{inbox.Stored: 1, inbox.Duplicate: 0} {
+		p := &process{}
+		r := inbox.NewReceiver(inbox.ReceiverConfig{Store: receiving{answer: answer}})
+		box.New(box.Config{Process: p, Running: &box.Running{}, Receivers: []*inbox.Receiver{r}})
+		if _, err := r.Receive(t.Context(), inbox.Incoming{IdempotencyKey: "1", EventType: "t"}); err != nil {
+			t.Fatal(err)
+		}
+		if p.nudges != want {
+			t.Errorf("disposition %d: %d nudges, want %d", answer, p.nudges, want)
+		}
+	}
+}
+
 func TestRunReturnsErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

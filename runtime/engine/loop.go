@@ -62,6 +62,14 @@ func NewLoop(c Config) *Loop {
 // Name returns the name of the destination or source.
 func (l *Loop) Name() string { return l.config.Name }
 
+// Nudge nudges the loop's process. A deliverer calls it when it has stored
+// messages for other loops.
+func (l *Loop) Nudge() {
+	if l.process != nil {
+		l.process.Nudge()
+	}
+}
+
 // Stats returns the loop's counters and gauges; zero before it runs.
 func (l *Loop) Stats() schedule.Stats {
 	l.mu.Lock()

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -40,7 +42,10 @@ type ReceiverConfig struct {
 
 // A Receiver takes the messages of one source into the inbox, each once. It is
 // safe for concurrent use.
-type Receiver struct{ c ReceiverConfig }
+type Receiver struct {
+	c      ReceiverConfig
+	stored atomic.Pointer[func()]
+}
 
 // NewReceiver returns a receiver. It panics when the store is missing.
 func NewReceiver(c ReceiverConfig) *Receiver {
@@ -55,7 +60,7 @@ func NewReceiver(c ReceiverConfig) *Receiver {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	return &Receiver{c}
+	return &Receiver{c: c}
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -70,6 +75,17 @@ func (r *Receiver) Source() SourceRef { return r.c.Source }
 
 // MaxBytes returns the size of the largest body that is received.
 func (r *Receiver) MaxBytes() int { return r.c.MaxBytes }
+
+// OnStored has f called after messages were stored, for example to wake the loop
+// that takes them on. f must not block; a later call replaces it.
+func (r *Receiver) OnStored(f func()) { r.stored.Store(&f) }
+
+// tell calls what OnStored set if anything was stored.
+func (r *Receiver) tell(dispositions []Disposition) {
+	if f := r.stored.Load(); f != nil && slices.Contains(dispositions, Stored) {
+		(*f)()
+	}
+}
 
 // receiveTries is how often a transaction is run that the database gives up.
 const receiveTries = 4
@@ -93,6 +109,7 @@ func (r *Receiver) Receive(ctx context.Context, messages ...Incoming) ([]Disposi
 	for try := 1; ; try++ {
 		dispositions, err := r.c.Store.Receive(ctx, r.c.Source, messages)
 		if err == nil {
+			r.tell(dispositions)
 			return dispositions, nil
 		}
 		var again *event.RetryableError

@@ -69,16 +69,21 @@ func NewRelay[Tx any](c RelayConfig[Tx]) *engine.Loop {
 	setDefault(&c.Name, "relay")
 	setDefault(&c.Policy.MaxRun, relayRun)
 	config := engine.Config{Name: c.Name, Scope: c.Scope, Store: c.Store, Policy: c.Policy}
-	if c.Push != nil { // otherwise the process refuses to start
-		config.Deliverer = newRelay(c)
+	if c.Push == nil { // the process refuses to start
+		return engine.NewLoop(config)
 	}
-	return engine.NewLoop(config)
+	r := newRelay(c)
+	config.Deliverer = r
+	loop := engine.NewLoop(config)
+	r.moved = loop.Nudge
+	return loop
 }
 
 // relay is the BatchDeliverer of the push scope.
 type relay[Tx any] struct {
 	c     RelayConfig[Tx]
 	remap Remap[Tx] // nil when no source has a hook
+	moved func()    // wakes the pollers; may be nil
 
 	mu   sync.Mutex
 	busy map[int64]int // rounds in which a lane's key was locked
@@ -147,9 +152,14 @@ func (r *relay[Tx]) DeliverBatch(ctx context.Context, owner string, runs []lane.
 			verdicts[patient] = r.moveWaiting(ctx, owner, run)
 		}
 	}
+	moved := false
 	for i, run := range runs {
 		verdicts[i] = r.finish(run, verdicts[i])
 		r.remember(run.Lane, verdicts[i])
+		moved = moved || verdicts[i].Accepted > 0
+	}
+	if moved && r.moved != nil {
+		r.moved()
 	}
 	return verdicts
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lanebox/lanebox/runtime/engine"
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/lane"
@@ -39,6 +40,36 @@ func TestRelayMovesInOrderOverAllSources(t *testing.T) {
 		}
 	})
 }
+
+// What was moved is sent on at once, not at the poller's next look.
+func TestRelayWakesThePollers(t *testing.T) {
+	inWorld(t, func(w *world) {
+		sent := make(chan time.Time, 1)
+		poller := outbox.NewPoller(outbox.PollerConfig{
+			Name: "warehouse", Scope: warehouse, Store: w.db.Outbox(warehouse),
+			Destination: sends(func() { sent <- time.Now() }),
+		})
+		p, err := engine.NewProcess(engine.ProcessConfig{Keeper: w.db, Logger: quiet, PollInterval: time.Hour}, w.relay(nil), poller)
+		w.check(err)
+		ctx, cancel := context.WithCancel(w.ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		time.Sleep(30 * time.Second) // everything is leased, nothing waits
+		w.receive(orderSource, "order.placed", "A")
+		start := time.Now()
+		p.Nudge()
+		if took := (<-sent).Sub(start); took >= time.Second {
+			t.Errorf("sent %v after the nudge", took)
+		}
+		cancel()
+		w.check(<-ended)
+	})
+}
+
+// sends is a destination that calls itself for every message.
+type sends func()
+
+func (s sends) Send(context.Context, event.Message) error { s(); return nil }
 
 func TestRelayBuriesWhatCanNeverBeMoved(t *testing.T) {
 	for _, known := range []bool{true, false} { // does the relay know the routes, or only the database?
