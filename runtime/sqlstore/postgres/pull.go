@@ -19,11 +19,17 @@ var errEnded = errors.New("the transaction was ended by the code it was given to
 // READ COMMITTED.
 var beginHandler = pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT 1"}
 
-// Handle implements inbox.PullStore. The context bounds everything, the handler
+// Handle implements inbox.PullStore. It waits until the pool has a connection to
+// spare: two are left to everything else, if it has more than two. The context bounds everything, the handler
 // included. A panic of fn rolls back and goes on. fn cannot end its transaction:
 // when it tries, nothing of it is committed. (Of what a COMMIT in plain SQL left
 // behind nothing can be taken back, and the message is handled again.)
 func (s *InboxScope) Handle(ctx context.Context, owner string, row lane.Row, lease lane.Lease, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	leave, err := takeSeat(ctx, s.store.c.Pool)
+	if err != nil {
+		return Classify("wait for another handler to end", err)
+	}
+	defer leave()
 	tx, err := s.store.c.Pool.BeginTx(ctx, beginHandler)
 	if err != nil {
 		return Classify("begin the handler's transaction", err)
