@@ -229,8 +229,10 @@ func (m *Machine) lose(b *bucket, reason string) {
 	if m.gate.lane != nil && m.gate.lane.b == b && m.gate.lane.flight == nil {
 		m.gate.lane = nil
 	}
-	if p := m.circuit.probe; p != nil && p.b == b {
-		m.circuit.probe = nil
+	for _, p := range [...]*laneState{m.circuit.probe, m.circuit.scout} {
+		if p != nil && p.b == b {
+			m.circuit.probed(p)
+		}
 	}
 	m.trust()
 	m.stats.LostLeases++
@@ -354,7 +356,7 @@ func (m *Machine) giveUp() {
 		m.free(f.l)
 	}
 	m.gate.lane = nil
-	m.circuit.probe = nil
+	m.circuit.probe, m.circuit.scout = nil, nil
 }
 
 // finish ends a drain when nothing is left to do.

@@ -129,7 +129,7 @@ func (m *Machine) start() {
 // room returns the number of messages that may start now in lanes without
 // suspects. One place is kept for a suspect that has the gate.
 func (m *Machine) room() int {
-	if m.draining || !m.circuit.allows(m.now) {
+	if m.draining || !m.allowed() {
 		return 0
 	}
 	reserved := 0
@@ -203,10 +203,10 @@ func (m *Machine) fly(l *laneState, from, n int, suspect bool) {
 	for i := range f.rows {
 		f.rows[i].Message.Attempt = f.rows[i].Attempts + 1
 	}
-	if m.circuit.open && m.circuit.probe == nil {
-		m.circuit.probe = l
+	if m.circuit.open && !m.circuit.probes(l) {
+		m.probing(l)
 	}
-	f.probe = m.circuit.probe == l
+	f.probe = m.circuit.probes(l)
 	m.lastFlight++
 	m.flights[m.lastFlight] = f
 	l.flight = f

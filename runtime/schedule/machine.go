@@ -168,7 +168,7 @@ func (m *Machine) Next() time.Time {
 		at(c.after)
 	}
 	if m.circuit.open {
-		at(m.circuit.probeAt)
+		at(m.nextProbe())
 	}
 	return next
 }

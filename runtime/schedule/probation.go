@@ -119,7 +119,7 @@ func (m *Machine) passGate() {
 		g.state, g.turns = gateClosed, 0
 		m.emit(FreeGate{})
 	}
-	if g.state == gateClosed && m.suspects.len() > 0 && !m.draining && m.circuit.allows(m.now) {
+	if g.state == gateClosed && m.suspects.len() > 0 && !m.draining && m.allowed() {
 		g.state = gateAsked
 		m.emit(AskGate{})
 	}
@@ -128,7 +128,7 @@ func (m *Machine) passGate() {
 // nextSuspect records the start of the next suspect. It returns false when the
 // gate is not needed now.
 func (m *Machine) nextSuspect() bool {
-	if m.draining || m.gate.turns >= maxTurns || !m.circuit.allows(m.now) {
+	if m.draining || m.gate.turns >= maxTurns || !m.allowed() {
 		return false
 	}
 	for m.suspects.len() > 0 {
@@ -152,7 +152,7 @@ func (m *Machine) record(l *laneState) {
 	m.gate.lane = l
 	m.gate.turns++
 	if m.circuit.open {
-		m.circuit.probe = l
+		m.probing(l)
 	}
 }
 
@@ -173,8 +173,6 @@ func (m *Machine) started(l *laneState, gone bool) bool {
 		return false
 	}
 	m.gate.lane = nil
-	if m.circuit.probe == l {
-		m.circuit.probe = nil
-	}
+	m.circuit.probed(l)
 	return true
 }

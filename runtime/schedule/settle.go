@@ -82,9 +82,7 @@ func (m *Machine) answered(a Answer) {
 	l.b.inFlight--
 	m.live--
 	m.inFlight -= len(f.rows)
-	if m.circuit.probe == l {
-		m.circuit.probe = nil
-	}
+	m.circuit.probed(l)
 	m.verdict(f, a)
 	m.enqueue(l)
 	m.free(l)
