@@ -67,6 +67,9 @@ func (s *store) Acquire(ctx context.Context, p lane.AcquireParams) ([]lane.Lease
 	return leases, nil
 }
 
+// nobody owns the buckets that were given back on probation: they are not free.
+const nobody = "nobody"
+
 // Release implements lane.Store.
 func (s *store) Release(ctx context.Context, owner string, leases []lane.Lease) error {
 	sc, answer, err := s.enter(ctx, OpRelease, owner)
@@ -80,8 +83,9 @@ func (s *store) Release(ctx context.Context, owner string, leases []lane.Lease) 
 		}
 		b := sc.bucket(l.Bucket)
 		b.until = time.Time{}
-		if !l.Crashed { // a bucket on probation keeps its mark for the next owner
-			b.owner = ""
+		b.owner = ""
+		if l.Crashed { // on probation: nobody's, but not free
+			b.owner = nobody
 		}
 	}
 	return answer

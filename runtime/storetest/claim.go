@@ -420,6 +420,9 @@ func crashedIsReportedUntilReleasedClean[Tx any](e *env[Tx]) {
 	b.acquire(0, long)
 	crashed(b, true)
 	e.check(b.store.Release(e.ctx, b.name, b.leases)) // still on probation
+	if k := b.keep(long); len(k.Renewed) != 0 || k.Expired != e.features.Buckets {
+		e.Fatalf("renewing what was given back answered %+v: nobody could take it", k)
+	}
 	c := e.owner("c", Warehouse)
 	c.acquire(0, long)
 	crashed(c, true)

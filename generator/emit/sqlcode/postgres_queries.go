@@ -65,7 +65,7 @@ func postgresQueueQueries(name, key, topic string) []Query {
 	}
 	return []Query{
 		{Name: name + "Fetch", Kind: Many,
-			Params: fields("scan_lanes", d.Int64, "max_lanes", d.Int64, "busy", d.Int64s, "buckets", d.Int16s, "tokens", d.Int64s,
+			Params: fields("max_bytes", d.Int64, "scan_lanes", d.Int64, "max_lanes", d.Int64, "busy", d.Int64s, "buckets", d.Int16s, "tokens", d.Int64s,
 				"lanes", d.Int64s, "afters", d.Int64s, "scope", d.Int32, "owner", d.Text, "max_rows", d.Int64, "max_run", d.Int64),
 			Columns: fields(row...)},
 		{Name: name + "SettleDone", Kind: One,

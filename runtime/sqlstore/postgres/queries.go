@@ -212,6 +212,7 @@ type CountsRow struct {
 
 // FetchParams asks for the next messages, one element per cursor.
 type FetchParams struct {
+	MaxBytes  int64
 	ScanLanes int64
 	MaxLanes  int64
 	Busy      []int64
@@ -225,7 +226,8 @@ type FetchParams struct {
 	MaxRun    int64
 }
 
-// FetchRow is a message, or with Stop above 0 the place where a walk ended.
+// FetchRow is a message, or with Stop 1 or 2 the place where a walk ended; with
+// Stop 3 a message that is too much for the page.
 type FetchRow struct {
 	Bucket    int16
 	Lane      int64

@@ -17,6 +17,16 @@ import (
 // callTimeout bounds every statement that a store sends on its own.
 const callTimeout = 10 * time.Second
 
+// maxPage bounds the payloads of one fetch, in bytes: the message that reaches
+// it is the last one.
+const maxPage = 16 << 20
+
+// How a walk or a page ended; see the query Fetch.
+const (
+	stopEnd   = 2
+	stopBytes = 3
+)
+
 // maxError is the longest error text that is stored, in bytes.
 const maxError = 2000
 
@@ -165,7 +175,7 @@ func (s *scopeStore) Fetch(ctx context.Context, p lane.FetchParams) (lane.Page, 
 	defer cancel()
 	n := len(p.Cursors)
 	q := FetchParams{
-		ScanLanes: int64(p.ScanLanes), MaxLanes: int64(p.MaxLanes), MaxRows: int64(p.MaxRows), MaxRun: int64(p.MaxRun),
+		MaxBytes: maxPage, ScanLanes: int64(p.ScanLanes), MaxLanes: int64(p.MaxLanes), MaxRows: int64(p.MaxRows), MaxRun: int64(p.MaxRun),
 		Busy: append([]int64{}, p.Busy...), Scope: int32(s.scope), Owner: p.Owner,
 		Buckets: make([]int16, n), Tokens: make([]int64, n), Lanes: make([]int64, n), Afters: make([]int64, n),
 	}
@@ -185,8 +195,10 @@ func (s *scopeStore) page(p lane.FetchParams, fetched []FetchRow) lane.Page {
 	var stops []lane.Stop
 	for i := range fetched {
 		f := &fetched[i]
-		if f.Stop > 0 {
-			stops = append(stops, lane.Stop{Bucket: lane.Bucket(f.Bucket), Lane: f.Lane, End: f.Stop == 2})
+		if f.Stop == stopBytes {
+			p.MaxRows = min(p.MaxRows, len(rows))
+		} else if f.Stop > 0 {
+			stops = append(stops, lane.Stop{Bucket: lane.Bucket(f.Bucket), Lane: f.Lane, End: f.Stop == stopEnd})
 			continue
 		}
 		rows = append(rows, lane.Row{

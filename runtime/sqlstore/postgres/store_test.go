@@ -638,3 +638,46 @@ func TestStateView(t *testing.T) {
 		}
 	})
 }
+
+// A page of large messages ends when it has enough bytes, however many messages
+// were asked for, and what it left out comes next.
+func TestAPageOfLargeMessagesIsBounded(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		const size, limit = 3 << 20, 16 << 20
+		var want []string
+		for i := range 12 {
+			want = append(want, fmt.Sprint(i))
+			b.publish(record("order.shipped.v1", fmt.Sprint(i%4), strings.Repeat("x", size)+fmt.Sprint(i)))
+		}
+		want = append(want, "-")
+		b.publish(record("order.shipped.v1", "larger than a page", strings.Repeat("y", limit+size)+"-"))
+		c := b.own(warehouse, "a")
+		var got []string
+		for {
+			page := c.fetch(c.start())
+			if len(page.Rows) == 0 {
+				break
+			}
+			bytes, last := 0, 0
+			var done []lane.Settlement
+			for _, r := range page.Rows {
+				last = len(r.Message.Payload)
+				bytes += last
+				got = append(got, strings.TrimLeft(string(r.Message.Payload), "xy"))
+				done = append(done, outcome(r, lane.Done))
+			}
+			if before := bytes - last; before >= limit {
+				t.Errorf("a page has %d bytes before its last message", before)
+			}
+			if !page.Full && len(got) < len(want) {
+				t.Errorf("a page that leaves out %d messages is not full", len(want)-len(got))
+			}
+			c.settle(done...)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q", got)
+		}
+	})
+}

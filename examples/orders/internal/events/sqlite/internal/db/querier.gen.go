@@ -59,8 +59,8 @@ type Querier interface {
 	LanePark(ctx context.Context, arg LaneParkParams) error
 	// LaneParked lists the lanes between two that an operator parked.
 	LaneParked(ctx context.Context, arg LaneParkedParams) ([]int64, error)
-	// LaneRelease gives a bucket back at once; nothing of it may be in flight. crashed keeps the owner's name, so that the
-	// next owner sees that the bucket is still suspect.
+	// LaneRelease gives a bucket back at once; nothing of it may be in flight. crashed leaves it to nobody instead
+	// of free, so that the next owner sees that it is still suspect.
 	LaneRelease(ctx context.Context, arg LaneReleaseParams) (int64, error)
 	// LaneRenew extends a lease; 0 rows: lost.
 	LaneRenew(ctx context.Context, arg LaneRenewParams) (int64, error)

@@ -25,7 +25,8 @@ type Querier interface {
 	// cursor depends on it. In the unordered lane (lane = lo) every message stands for itself: it is read from after on, one
 	// message more than a page holds, and a message on hold is listed without its payload with due_ms above 0.
 	// A row with stop above 0 is no message: the walk ended at lane, because it came to the end of the bucket (2) or had looked
-	// at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found.
+	// at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found. A message with stop 3
+	// comes without its payload: those before it have max_bytes bytes or more, and the page ends there.
 	InboxFetch(ctx context.Context, arg InboxFetchParams) ([]InboxFetchRow, error)
 	// InboxPark stops the deliveries of one key until InboxUnpark; what is in flight right now may still finish.
 	InboxPark(ctx context.Context, arg InboxParkParams) error
@@ -66,8 +67,8 @@ type Querier interface {
 	LaneKeep(ctx context.Context, arg LaneKeepParams) ([]LaneKeepRow, error)
 	// LaneLeave removes a process from the head count.
 	LaneLeave(ctx context.Context, arg LaneLeaveParams) error
-	// LaneRelease gives buckets back at once. One that is still on probation after a crash keeps its owner, so that the next
-	// one sees the crash again. The token stays: the next owner raises it.
+	// LaneRelease gives buckets back at once. One that is still on probation after a crash belongs to nobody instead of being
+	// free, so that the next owner sees the crash again. The token stays: the next owner raises it.
 	LaneRelease(ctx context.Context, arg LaneReleaseParams) error
 	// OutboxDeadLetters pages through the dead letters of a scope in the order of their sequence; start after 0.
 	OutboxDeadLetters(ctx context.Context, arg OutboxDeadLettersParams) ([]OutboxDeadLettersRow, error)
@@ -78,7 +79,8 @@ type Querier interface {
 	// cursor depends on it. In the unordered lane (lane = lo) every message stands for itself: it is read from after on, one
 	// message more than a page holds, and a message on hold is listed without its payload with due_ms above 0.
 	// A row with stop above 0 is no message: the walk ended at lane, because it came to the end of the bucket (2) or had looked
-	// at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found.
+	// at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found. A message with stop 3
+	// comes without its payload: those before it have max_bytes bytes or more, and the page ends there.
 	OutboxFetch(ctx context.Context, arg OutboxFetchParams) ([]OutboxFetchRow, error)
 	// OutboxPark stops the deliveries of one key until OutboxUnpark; what is in flight right now may still finish.
 	OutboxPark(ctx context.Context, arg OutboxParkParams) error

@@ -168,22 +168,30 @@ func (q *Queries) InboxDigests(ctx context.Context, arg InboxDigestsParams) ([]I
 const inboxFetch = `-- name: InboxFetch :many
 WITH s AS (SELECT 0::bigint AS lane, 0::bigint AS n), -- s and x here are never run: sqlc wants to see the names at the top
      x AS (SELECT 0::bigint AS lane, 0::bigint AS held)
-SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint AS sequence, w.v[i.i][3]::bigint AS stop,
+SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint AS sequence, CASE
+         WHEN w.v[i.i][3] > 0 THEN w.v[i.i][3]
+         WHEN sum(CASE WHEN h.due_ms > 0 THEN 0 ELSE octet_length(r.payload) END) OVER (ROWS UNBOUNDED PRECEDING)
+              - octet_length(r.payload) >= $1::bigint THEN 3
+         ELSE 0 END::bigint AS stop,
        coalesce(h.attempts, 0)::integer AS attempts, (h.attempts IS NOT NULL)::boolean AS held,
        coalesce(h.due_ms, 0)::bigint AS due_ms, r.id::uuid AS id, coalesce(r.key, '')::text AS aggregate_id,
        coalesce(r.topic, '')::text AS event_type,
-       CASE WHEN h.due_ms > 0 THEN ''::bytea ELSE r.payload END::bytea AS payload,
+       CASE
+         WHEN h.due_ms > 0 THEN ''::bytea
+         WHEN sum(CASE WHEN h.due_ms > 0 THEN 0 ELSE octet_length(r.payload) END) OVER (ROWS UNBOUNDED PRECEDING)
+              - octet_length(r.payload) >= $1::bigint THEN ''::bytea
+         ELSE r.payload END::bytea AS payload,
        coalesce(r.headers, '')::text AS headers, coalesce(r.version, 0)::bigint AS version,
        r.created_at::timestamptz AS created_at, coalesce(r.source, 0)::integer AS source,
        coalesce(r.idempotency_key, '')::text AS idempotency_key
-  FROM (SELECT b.scope, b.bucket, b.lo, b.hi, g.lane AS start, g.after, $1::bigint AS scan_lanes,
-               $2::bigint AS max_lanes, coalesce($3::bigint[], '{}') AS busy
-          FROM ROWS FROM (unnest($4::smallint[]), unnest($5::bigint[]),
-                          unnest($6::bigint[]), unnest($7::bigint[]))
+  FROM (SELECT b.scope, b.bucket, b.lo, b.hi, g.lane AS start, g.after, $2::bigint AS scan_lanes,
+               $3::bigint AS max_lanes, coalesce($4::bigint[], '{}') AS busy
+          FROM ROWS FROM (unnest($5::smallint[]), unnest($6::bigint[]),
+                          unnest($7::bigint[]), unnest($8::bigint[]))
                WITH ORDINALITY AS g(bucket, token, lane, after, position)
           JOIN public.audit_lane_bucket AS b
-            ON b.scope = $8::integer AND b.bucket = g.bucket AND b.token = g.token
-           AND b.owner = $9::text AND b.lease_until > clock_timestamp()
+            ON b.scope = $9::integer AND b.bucket = g.bucket AND b.token = g.token
+           AND b.owner = $10::text AND b.lease_until > clock_timestamp()
          ORDER BY g.position OFFSET 0) AS m
  CROSS JOIN LATERAL (SELECT ARRAY(
    WITH RECURSIVE s(lane, n) AS (
@@ -219,7 +227,7 @@ SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint 
      WHERE o.scope = m.scope AND o.lane = w.v[i.i][1] AND w.v[i.i][3] = 0
        AND o.sequence > CASE WHEN w.v[i.i][1] = m.lo THEN m.after ELSE 0 END
      ORDER BY o.sequence
-     LIMIT CASE WHEN w.v[i.i][1] = m.lo THEN $10::bigint + 1 ELSE $11::bigint END)
+     LIMIT CASE WHEN w.v[i.i][1] = m.lo THEN $11::bigint + 1 ELSE $12::bigint END)
    UNION ALL
    SELECT w.v[i.i][1], 0, '00000000-0000-0000-0000-000000000000'::uuid, NULL, NULL, ''::bytea, NULL, NULL, now(), NULL, NULL
     WHERE w.v[i.i][3] > 0
@@ -230,10 +238,11 @@ SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint 
      FROM public.audit_lane_hold AS k
     WHERE w.v[i.i][2] = 1 AND k.scope = m.scope AND k.lane = r.lane AND k.sequence = r.sequence
     LIMIT 1) AS h ON true
- LIMIT $10::bigint + cardinality($4::smallint[])
+ LIMIT $11::bigint + cardinality($5::smallint[])
 `
 
 type InboxFetchParams struct {
+	MaxBytes  int64
 	ScanLanes int64
 	MaxLanes  int64
 	Busy      []int64
@@ -273,9 +282,11 @@ type InboxFetchRow struct {
 // cursor depends on it. In the unordered lane (lane = lo) every message stands for itself: it is read from after on, one
 // message more than a page holds, and a message on hold is listed without its payload with due_ms above 0.
 // A row with stop above 0 is no message: the walk ended at lane, because it came to the end of the bucket (2) or had looked
-// at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found.
+// at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found. A message with stop 3
+// comes without its payload: those before it have max_bytes bytes or more, and the page ends there.
 func (q *Queries) InboxFetch(ctx context.Context, arg InboxFetchParams) ([]InboxFetchRow, error) {
 	rows, err := q.db.Query(ctx, inboxFetch,
+		arg.MaxBytes,
 		arg.ScanLanes,
 		arg.MaxLanes,
 		arg.Busy,
@@ -974,7 +985,7 @@ WITH held AS MATERIALIZED (
      FOR NO KEY UPDATE OF b
 )
 UPDATE public.audit_lane_bucket AS x
-   SET lease_until = 'epoch', owner = CASE WHEN held.crashed THEN x.owner END
+   SET lease_until = 'epoch', owner = CASE WHEN held.crashed THEN '' END
   FROM held
  WHERE x.scope = held.scope AND x.bucket = held.bucket
 `
@@ -987,8 +998,8 @@ type LaneReleaseParams struct {
 	Owner   string
 }
 
-// LaneRelease gives buckets back at once. One that is still on probation after a crash keeps its owner, so that the next
-// one sees the crash again. The token stays: the next owner raises it.
+// LaneRelease gives buckets back at once. One that is still on probation after a crash belongs to nobody instead of being
+// free, so that the next owner sees the crash again. The token stays: the next owner raises it.
 func (q *Queries) LaneRelease(ctx context.Context, arg LaneReleaseParams) error {
 	_, err := q.db.Exec(ctx, laneRelease,
 		arg.Buckets,
@@ -1069,21 +1080,29 @@ func (q *Queries) OutboxDeadLetters(ctx context.Context, arg OutboxDeadLettersPa
 const outboxFetch = `-- name: OutboxFetch :many
 WITH s AS (SELECT 0::bigint AS lane, 0::bigint AS n), -- s and x here are never run: sqlc wants to see the names at the top
      x AS (SELECT 0::bigint AS lane, 0::bigint AS held)
-SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint AS sequence, w.v[i.i][3]::bigint AS stop,
+SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint AS sequence, CASE
+         WHEN w.v[i.i][3] > 0 THEN w.v[i.i][3]
+         WHEN sum(CASE WHEN h.due_ms > 0 THEN 0 ELSE octet_length(r.payload) END) OVER (ROWS UNBOUNDED PRECEDING)
+              - octet_length(r.payload) >= $1::bigint THEN 3
+         ELSE 0 END::bigint AS stop,
        coalesce(h.attempts, 0)::integer AS attempts, (h.attempts IS NOT NULL)::boolean AS held,
        coalesce(h.due_ms, 0)::bigint AS due_ms, r.id::uuid AS id, coalesce(r.key, '')::text AS key,
        coalesce(r.topic, '')::text AS topic,
-       CASE WHEN h.due_ms > 0 THEN ''::bytea ELSE convert_to(r.payload, 'UTF8') END::bytea AS payload,
+       CASE
+         WHEN h.due_ms > 0 THEN ''::bytea
+         WHEN sum(CASE WHEN h.due_ms > 0 THEN 0 ELSE octet_length(r.payload) END) OVER (ROWS UNBOUNDED PRECEDING)
+              - octet_length(r.payload) >= $1::bigint THEN ''::bytea
+         ELSE convert_to(r.payload, 'UTF8') END::bytea AS payload,
        coalesce(r.headers, '')::text AS headers, coalesce(r.version, 0)::bigint AS version,
        r.created_at::timestamptz AS created_at
-  FROM (SELECT b.scope, b.bucket, b.lo, b.hi, g.lane AS start, g.after, $1::bigint AS scan_lanes,
-               $2::bigint AS max_lanes, coalesce($3::bigint[], '{}') AS busy
-          FROM ROWS FROM (unnest($4::smallint[]), unnest($5::bigint[]),
-                          unnest($6::bigint[]), unnest($7::bigint[]))
+  FROM (SELECT b.scope, b.bucket, b.lo, b.hi, g.lane AS start, g.after, $2::bigint AS scan_lanes,
+               $3::bigint AS max_lanes, coalesce($4::bigint[], '{}') AS busy
+          FROM ROWS FROM (unnest($5::smallint[]), unnest($6::bigint[]),
+                          unnest($7::bigint[]), unnest($8::bigint[]))
                WITH ORDINALITY AS g(bucket, token, lane, after, position)
           JOIN public.audit_lane_bucket AS b
-            ON b.scope = $8::integer AND b.bucket = g.bucket AND b.token = g.token
-           AND b.owner = $9::text AND b.lease_until > clock_timestamp()
+            ON b.scope = $9::integer AND b.bucket = g.bucket AND b.token = g.token
+           AND b.owner = $10::text AND b.lease_until > clock_timestamp()
          ORDER BY g.position OFFSET 0) AS m
  CROSS JOIN LATERAL (SELECT ARRAY(
    WITH RECURSIVE s(lane, n) AS (
@@ -1119,7 +1138,7 @@ SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint 
      WHERE o.destination = m.scope AND o.lane = w.v[i.i][1] AND w.v[i.i][3] = 0
        AND o.sequence > CASE WHEN w.v[i.i][1] = m.lo THEN m.after ELSE 0 END
      ORDER BY o.sequence
-     LIMIT CASE WHEN w.v[i.i][1] = m.lo THEN $10::bigint + 1 ELSE $11::bigint END)
+     LIMIT CASE WHEN w.v[i.i][1] = m.lo THEN $11::bigint + 1 ELSE $12::bigint END)
    UNION ALL
    SELECT w.v[i.i][1], 0, '00000000-0000-0000-0000-000000000000'::uuid, NULL, NULL, ''::text, NULL, NULL, now()
     WHERE w.v[i.i][3] > 0
@@ -1130,10 +1149,11 @@ SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint 
      FROM public.audit_lane_hold AS k
     WHERE w.v[i.i][2] = 1 AND k.scope = m.scope AND k.lane = r.lane AND k.sequence = r.sequence
     LIMIT 1) AS h ON true
- LIMIT $10::bigint + cardinality($4::smallint[])
+ LIMIT $11::bigint + cardinality($5::smallint[])
 `
 
 type OutboxFetchParams struct {
+	MaxBytes  int64
 	ScanLanes int64
 	MaxLanes  int64
 	Busy      []int64
@@ -1171,9 +1191,11 @@ type OutboxFetchRow struct {
 // cursor depends on it. In the unordered lane (lane = lo) every message stands for itself: it is read from after on, one
 // message more than a page holds, and a message on hold is listed without its payload with due_ms above 0.
 // A row with stop above 0 is no message: the walk ended at lane, because it came to the end of the bucket (2) or had looked
-// at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found.
+// at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found. A message with stop 3
+// comes without its payload: those before it have max_bytes bytes or more, and the page ends there.
 func (q *Queries) OutboxFetch(ctx context.Context, arg OutboxFetchParams) ([]OutboxFetchRow, error) {
 	rows, err := q.db.Query(ctx, outboxFetch,
+		arg.MaxBytes,
 		arg.ScanLanes,
 		arg.MaxLanes,
 		arg.Busy,

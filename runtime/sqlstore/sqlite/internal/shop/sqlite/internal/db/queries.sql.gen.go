@@ -855,7 +855,7 @@ func (q *Queries) LaneParked(ctx context.Context, arg LaneParkedParams) ([]int64
 
 const laneRelease = `-- name: LaneRelease :execrows
 UPDATE lane_bucket
-   SET lease_until = 0, owner = CASE WHEN CAST(?1 AS INTEGER) = 1 THEN owner END
+   SET lease_until = 0, owner = CASE WHEN CAST(?1 AS INTEGER) = 1 THEN '' END
  WHERE scope = CAST(?2 AS INTEGER) AND bucket = CAST(?3 AS INTEGER)
    AND owner = CAST(?4 AS TEXT) AND token = CAST(?5 AS INTEGER)
 `
@@ -868,8 +868,8 @@ type LaneReleaseParams struct {
 	Token   int64
 }
 
-// LaneRelease gives a bucket back at once; nothing of it may be in flight. crashed keeps the owner's name, so that the
-// next owner sees that the bucket is still suspect.
+// LaneRelease gives a bucket back at once; nothing of it may be in flight. crashed leaves it to nobody instead
+// of free, so that the next owner sees that it is still suspect.
 func (q *Queries) LaneRelease(ctx context.Context, arg LaneReleaseParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, laneRelease,
 		arg.Crashed,
