@@ -161,6 +161,7 @@ func (m *Machine) acquiredBuckets(in Acquired) {
 		if old := m.buckets[l.Bucket]; old != nil {
 			m.lose(old, "trust ended") // it expired and was taken anew
 		}
+		l.Crashed = l.Crashed && !m.survived(l)
 		b := &bucket{
 			lease: l, trusted: in.Asked.Add(m.policy.Lease - m.policy.margin()), looked: in.Asked,
 			cursor: lane.Cursor{Lease: l, Lane: l.Lo}, leaving: m.draining,
@@ -174,6 +175,16 @@ func (m *Machine) acquiredBuckets(in Acquired) {
 		}
 	}
 	m.trust()
+}
+
+// survived reports whether l comes right after a lease of this very machine that
+// ended by itself, for example while the database was away: the token says that
+// nobody else had the bucket between, so nothing of it can have killed anybody.
+// A probation that had not ended goes on.
+func (m *Machine) survived(l lane.Lease) bool {
+	last, ok := m.lost[l.Bucket]
+	delete(m.lost, l.Bucket)
+	return ok && !last.Crashed && l.Token == last.Token+1
 }
 
 // trust notes when the first lease stops being trusted.
@@ -202,6 +213,7 @@ func (m *Machine) expire() {
 // lose forgets a bucket at once: deliveries are canceled, outcomes dropped.
 func (m *Machine) lose(b *bucket, reason string) {
 	m.remove(b)
+	m.lost[b.lease.Bucket] = b.lease
 	dropped := 0
 	keep := m.pending[:0]
 	for _, r := range m.pending {

@@ -35,7 +35,9 @@ type Machine struct {
 	order     []*bucket
 	trustEnds time.Time // earliest of all buckets; zero without buckets
 	acquired  bool      // buckets came since the last answer of the keeper
-	spare     spare
+	// lost are the last leases of the buckets that were lost.
+	lost  map[lane.Bucket]lane.Lease
+	spare spare
 
 	// lanes holds every lane of which a message is in memory. A message of an
 	// unordered lane is a lane of its own.
@@ -97,7 +99,7 @@ const (
 func New(c Config) *Machine {
 	return &Machine{
 		owner: c.Owner, policy: c.Policy.WithDefaults(), rand: c.Rand, verbose: c.Verbose,
-		buckets: map[lane.Bucket]*bucket{}, lanes: map[ref]*laneState{},
+		buckets: map[lane.Bucket]*bucket{}, lost: map[lane.Bucket]lane.Lease{}, lanes: map[ref]*laneState{},
 		closed: map[ref]bool{}, passed: map[ref]bool{}, unspent: map[ref]int{},
 		flights: map[uint64]*flight{}, runRows: minRunRows, pageRows: firstPage,
 	}

@@ -183,10 +183,12 @@ func (s *script) input(name string, words []string) Input {
 			if w == "err" {
 				continue
 			}
-			n := s.number(strings.TrimSuffix(w, "!"))
-			s.tokens[n]++
+			// One ! says that the former owner let the lease expire, two that there
+			// was another owner since this machine had the bucket.
+			n, crashes := s.number(strings.TrimRight(w, "!")), strings.Count(w, "!")
+			s.tokens[n] += int64(max(1, crashes))
 			l := s.lease(n)
-			l.Crashed = strings.HasSuffix(w, "!")
+			l.Crashed = crashes > 0
 			in.Leases = append(in.Leases, l)
 		}
 		return in
