@@ -251,7 +251,8 @@ func (b *brokenWaker) Announce(context.Context) error { return errPulled }
 func TestPollingIsTheFloor(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		waker := &brokenWaker{}
-		r := w.prepare("a", engine.ProcessConfig{Waker: waker})
+		var out lockedBuffer
+		r := w.prepare("a", engine.ProcessConfig{Waker: waker, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		r.add("shop", shop, quick, nil)
 		r.start()
 		time.Sleep(3 * time.Second)
@@ -265,6 +266,9 @@ func TestPollingIsTheFloor(t *testing.T) {
 		w.close(r)
 		if n := waker.listens.Load(); n < 6 {
 			t.Errorf("listened %d times", n)
+		}
+		if n := strings.Count(out.String(), "listening for wake-ups failed"); n != 1 {
+			t.Errorf("said %d times that listening fails, want once", n)
 		}
 	})
 }

@@ -295,7 +295,11 @@ func (p *Process) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.logger.Warn("lanebox: listening for wake-ups failed; polling goes on", "worker", p.owner, "error", err)
+		level := slog.LevelWarn
+		if fails > 0 { // said before; behind some poolers it never works
+			level = slog.LevelDebug
+		}
+		p.logger.Log(ctx, level, "lanebox: listening for wake-ups failed; polling goes on", "worker", p.owner, "error", err)
 		pause := min(10*time.Second, 100*time.Millisecond<<min(fails, 10))
 		if !sleep(ctx, pause/2+rand.N(pause/2)) {
 			return
