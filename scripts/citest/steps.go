@@ -133,7 +133,39 @@ func testRest(ctx context.Context, s *suite) error {
 	if err != nil {
 		return err
 	}
-	return s.goTest(ctx, append([]string{"-count=1", "-timeout=20m"}, rest...)...)
+	if err := s.goTest(ctx, append([]string{"-count=1", "-timeout=20m"}, rest...)...); err != nil {
+		return err
+	}
+	return s.testWithoutRace(ctx)
+}
+
+var (
+	withoutRace = regexp.MustCompile(`(?m)^//go:build !race$`)
+	testFunc    = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+)
+
+// testWithoutRace runs the tests of files that the race detector leaves out.
+func (s *suite) testWithoutRace(ctx context.Context) error {
+	files, err := s.sourceFiles(func(name string) bool { return strings.HasSuffix(name, "_test.go") })
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range files {
+		text, err := os.ReadFile(filepath.Join(s.root, name))
+		if err != nil {
+			return err
+		}
+		if !withoutRace.Match(text) {
+			continue
+		}
+		var tests []string
+		for _, m := range testFunc.FindAllSubmatch(text, -1) {
+			tests = append(tests, string(m[1]))
+		}
+		errs = append(errs, s.goTest(ctx, "-count=1", "-timeout=20m", "-run=^("+strings.Join(tests, "|")+")$", "./"+filepath.ToSlash(filepath.Dir(name))))
+	}
+	return errors.Join(errs...)
 }
 
 func testRace(ctx context.Context, s *suite) error {
