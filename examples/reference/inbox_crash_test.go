@@ -455,6 +455,8 @@ func (c *crew) judge(clients []*client, warehouse *warehouseLedger, kills int) {
 	if err := rows.Err(); err != nil {
 		t.Fatal(err)
 	}
+	warehouse.mu.Lock() // a repeated request may still come
+	defer warehouse.mu.Unlock()
 	accepted, repeated := 0, 0
 	for _, client := range clients {
 		repeated += client.repeated
