@@ -54,8 +54,8 @@ UPDATE public.lane_bucket AS x
  WHERE x.scope = c.scope AND x.bucket = c.bucket
 RETURNING x.bucket, x.lo, x.hi, x.token, c.crashed::boolean AS crashed;
 
--- LaneRelease gives buckets back at once. One that is still on probation after a crash keeps its owner, so that the next
--- one sees the crash again. The token stays: the next owner raises it.
+-- LaneRelease gives buckets back at once. One that is still on probation after a crash belongs to nobody instead of being
+-- free, so that the next owner sees the crash again. The token stays: the next owner raises it.
 -- name: LaneRelease :exec
 WITH held AS MATERIALIZED (
   SELECT b.scope, b.bucket, g.crashed
@@ -68,7 +68,7 @@ WITH held AS MATERIALIZED (
      FOR NO KEY UPDATE OF b
 )
 UPDATE public.lane_bucket AS x
-   SET lease_until = 'epoch', owner = CASE WHEN held.crashed THEN x.owner END
+   SET lease_until = 'epoch', owner = CASE WHEN held.crashed THEN '' END
   FROM held
  WHERE x.scope = held.scope AND x.bucket = held.bucket;
 
@@ -141,15 +141,24 @@ SELECT b.bucket
 -- cursor depends on it. In the unordered lane (lane = lo) every message stands for itself: it is read from after on, one
 -- message more than a page holds, and a message on hold is listed without its payload with due_ms above 0.
 -- A row with stop above 0 is no message: the walk ended at lane, because it came to the end of the bucket (2) or had looked
--- at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found.
+-- at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found. A message with stop 3
+-- comes without its payload: those before it have max_bytes bytes or more, and the page ends there.
 -- name: OutboxFetch :many
 WITH s AS (SELECT 0::bigint AS lane, 0::bigint AS n), -- s and x here are never run: sqlc wants to see the names at the top
      x AS (SELECT 0::bigint AS lane, 0::bigint AS held)
-SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint AS sequence, w.v[i.i][3]::bigint AS stop,
+SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint AS sequence, CASE
+         WHEN w.v[i.i][3] > 0 THEN w.v[i.i][3]
+         WHEN sum(CASE WHEN h.due_ms > 0 THEN 0 ELSE octet_length(r.payload) END) OVER (ROWS UNBOUNDED PRECEDING)
+              - octet_length(r.payload) >= sqlc.arg('max_bytes')::bigint THEN 3
+         ELSE 0 END::bigint AS stop,
        coalesce(h.attempts, 0)::integer AS attempts, (h.attempts IS NOT NULL)::boolean AS held,
        coalesce(h.due_ms, 0)::bigint AS due_ms, r.id::uuid AS id, coalesce(r.key, '')::text AS key,
        coalesce(r.topic, '')::text AS topic,
-       CASE WHEN h.due_ms > 0 THEN ''::bytea ELSE convert_to(r.payload, 'UTF8') END::bytea AS payload,
+       CASE
+         WHEN h.due_ms > 0 THEN ''::bytea
+         WHEN sum(CASE WHEN h.due_ms > 0 THEN 0 ELSE octet_length(r.payload) END) OVER (ROWS UNBOUNDED PRECEDING)
+              - octet_length(r.payload) >= sqlc.arg('max_bytes')::bigint THEN ''::bytea
+         ELSE convert_to(r.payload, 'UTF8') END::bytea AS payload,
        coalesce(r.headers, '')::text AS headers, coalesce(r.version, 0)::bigint AS version,
        r.created_at::timestamptz AS created_at
   FROM (SELECT b.scope, b.bucket, b.lo, b.hi, g.lane AS start, g.after, sqlc.arg('scan_lanes')::bigint AS scan_lanes,
@@ -347,15 +356,24 @@ DELETE FROM public.lane_hold AS h
 -- cursor depends on it. In the unordered lane (lane = lo) every message stands for itself: it is read from after on, one
 -- message more than a page holds, and a message on hold is listed without its payload with due_ms above 0.
 -- A row with stop above 0 is no message: the walk ended at lane, because it came to the end of the bucket (2) or had looked
--- at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found.
+-- at scan_lanes lanes (1). It is missing when the walk ended because max_lanes lanes were found. A message with stop 3
+-- comes without its payload: those before it have max_bytes bytes or more, and the page ends there.
 -- name: InboxFetch :many
 WITH s AS (SELECT 0::bigint AS lane, 0::bigint AS n), -- s and x here are never run: sqlc wants to see the names at the top
      x AS (SELECT 0::bigint AS lane, 0::bigint AS held)
-SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint AS sequence, w.v[i.i][3]::bigint AS stop,
+SELECT m.bucket::smallint AS bucket, r.lane::bigint AS lane, r.sequence::bigint AS sequence, CASE
+         WHEN w.v[i.i][3] > 0 THEN w.v[i.i][3]
+         WHEN sum(CASE WHEN h.due_ms > 0 THEN 0 ELSE octet_length(r.payload) END) OVER (ROWS UNBOUNDED PRECEDING)
+              - octet_length(r.payload) >= sqlc.arg('max_bytes')::bigint THEN 3
+         ELSE 0 END::bigint AS stop,
        coalesce(h.attempts, 0)::integer AS attempts, (h.attempts IS NOT NULL)::boolean AS held,
        coalesce(h.due_ms, 0)::bigint AS due_ms, r.id::uuid AS id, coalesce(r.key, '')::text AS aggregate_id,
        coalesce(r.topic, '')::text AS event_type,
-       CASE WHEN h.due_ms > 0 THEN ''::bytea ELSE r.payload END::bytea AS payload,
+       CASE
+         WHEN h.due_ms > 0 THEN ''::bytea
+         WHEN sum(CASE WHEN h.due_ms > 0 THEN 0 ELSE octet_length(r.payload) END) OVER (ROWS UNBOUNDED PRECEDING)
+              - octet_length(r.payload) >= sqlc.arg('max_bytes')::bigint THEN ''::bytea
+         ELSE r.payload END::bytea AS payload,
        coalesce(r.headers, '')::text AS headers, coalesce(r.version, 0)::bigint AS version,
        r.created_at::timestamptz AS created_at, coalesce(r.source, 0)::integer AS source,
        coalesce(r.idempotency_key, '')::text AS idempotency_key

@@ -34,11 +34,11 @@ UPDATE lane_bucket SET lease_until = (CAST((julianday('now') - 2440587.5) * 8640
  WHERE scope = CAST(sqlc.arg('scope') AS INTEGER) AND bucket = CAST(sqlc.arg('bucket') AS INTEGER)
    AND owner = CAST(sqlc.arg('owner') AS TEXT) AND token = CAST(sqlc.arg('token') AS INTEGER);
 
--- LaneRelease gives a bucket back at once; nothing of it may be in flight. crashed keeps the owner's name, so that the
--- next owner sees that the bucket is still suspect.
+-- LaneRelease gives a bucket back at once; nothing of it may be in flight. crashed leaves it to nobody instead
+-- of free, so that the next owner sees that it is still suspect.
 -- name: LaneRelease :execrows
 UPDATE lane_bucket
-   SET lease_until = 0, owner = CASE WHEN CAST(sqlc.arg('crashed') AS INTEGER) = 1 THEN owner END
+   SET lease_until = 0, owner = CASE WHEN CAST(sqlc.arg('crashed') AS INTEGER) = 1 THEN '' END
  WHERE scope = CAST(sqlc.arg('scope') AS INTEGER) AND bucket = CAST(sqlc.arg('bucket') AS INTEGER)
    AND owner = CAST(sqlc.arg('owner') AS TEXT) AND token = CAST(sqlc.arg('token') AS INTEGER);
 
