@@ -78,6 +78,9 @@ func sqliteDB(db *sql.DB) *storetest.DB[*sql.Tx] {
 		AddToTokens: func(ctx context.Context, n lane.Scope, d int64) error {
 			return exec(ctx, `UPDATE lane_bucket SET token = token + ? WHERE scope = ?`, d, n)
 		},
+		AgeReceipts: func(ctx context.Context, d time.Duration) error {
+			return exec(ctx, `UPDATE inbox_receipt SET received_at = received_at - ?1, gone_at = gone_at - ?1`, d.Milliseconds())
+		},
 		Fingerprint: func(ctx context.Context) (string, error) {
 			sum := sha256.New()
 			for _, table := range tables {

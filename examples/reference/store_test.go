@@ -154,6 +154,9 @@ func postgresDB(pool *pgxpool.Pool) *storetest.DB[pgx.Tx] {
 		AddToTokens: func(ctx context.Context, n lane.Scope, d int64) error {
 			return exec(ctx, `UPDATE lane_bucket SET token = token + $2 WHERE scope = $1`, n, d)
 		},
+		AgeReceipts: func(ctx context.Context, d time.Duration) error {
+			return exec(ctx, `UPDATE inbox_receipt SET received_at = received_at - $1::interval, gone_at = gone_at - $1::interval`, d)
+		},
 		Fingerprint: func(ctx context.Context) (string, error) {
 			var parts []string
 			for _, table := range tables {

@@ -52,8 +52,13 @@ type ReceiveStore interface {
 	// locks of their aggregates before it draws sequence numbers, and returns one
 	// disposition per message. Duplicates inside the call are found as well.
 	Receive(ctx context.Context, source SourceRef, messages []Incoming) ([]Disposition, error)
-	// PurgeReceipts forgets receipts older than the retention whose message is
-	// neither in the inbox nor in the dead letters, at most max per call.
+	// PurgeReceipts forgets receipts whose message is neither in the inbox nor in
+	// the dead letters, in two steps: a receipt older than the retention is first
+	// marked as gone, and forgotten by a call that finds the mark older than the
+	// retention too. So a receipt lives for one to two retentions after its
+	// message (and until the next call), however long the message waited. A call
+	// marks or forgets at most max receipts and returns how many; since it does
+	// either once to each, repeated calls come to an end.
 	PurgeReceipts(ctx context.Context, source SourceRef, retention time.Duration, max int) (int, error)
 }
 

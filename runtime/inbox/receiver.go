@@ -29,7 +29,9 @@ type ReceiverConfig struct {
 	MaxBytes int
 	// Timeout bounds one call to the store; 0 means 10 s.
 	Timeout time.Duration
-	// Retention is how long a receipt outlives its message; 0 means 7 days.
+	// Retention is how long a receipt outlives its message; 0 means 7 days. It
+	// counts from the purge that finds the message gone, which is not before the
+	// receipt itself is that old: a receipt may stay for twice as long.
 	Retention time.Duration
 	// PurgeEvery is how often old receipts are forgotten; 0 means every 10
 	// minutes. PurgeBatch bounds one statement; 0 means 1000 receipts.
@@ -183,13 +185,14 @@ func (r *Receiver) Run(ctx context.Context) error {
 		case err != nil:
 			r.c.Logger.WarnContext(ctx, "receipts could not be purged", "source", r.c.Source.Name, "error", err)
 		case n > 0:
-			r.c.Logger.DebugContext(ctx, "purged receipts", "source", r.c.Source.Name, "count", n)
+			r.c.Logger.DebugContext(ctx, "marked or forgot receipts", "source", r.c.Source.Name, "count", n)
 		}
 	}
 }
 
-// Purge forgets all receipts that are older than the retention and whose
-// message is gone, in batches, and returns how many there were.
+// Purge marks the receipts older than the retention whose message is gone, and
+// forgets those that were marked longer ago than that, in batches. It returns
+// how many receipts it marked or forgot.
 func (r *Receiver) Purge(ctx context.Context) (int, error) {
 	total := 0
 	for {

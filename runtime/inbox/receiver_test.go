@@ -157,7 +157,9 @@ func TestReceiverForgetsOldReceipts(t *testing.T) {
 			t.Fatalf("%d messages were not handled", n)
 		}
 		stop()
-		time.Sleep(15 * time.Minute)
+		time.Sleep(45 * time.Minute)
+		received(inbox.Duplicate) // they were older than the retention when their messages went
+		time.Sleep(time.Hour)
 		received(inbox.Stored) // the receipts are forgotten, all five in one go
 		cancel()
 		synctest.Wait()

@@ -53,14 +53,20 @@ func (db *DB) PurgeReceipts(ctx context.Context, source inbox.SourceRef, retenti
 		return 0, fmt.Errorf("purge receipts: scope %d does not exist", source.Scope)
 	}
 	kept := sc.idempotencyKeys(source.Number)
-	limit, purged := db.now().Add(-retention), 0
+	now, n := db.now(), 0
 	for k, r := range db.receipts {
-		if purged < most && k.source == source.Number && r.received.Before(limit) && !kept[k.key] {
+		if n == most || k.source != source.Number || !r.since().Before(now.Add(-retention)) || kept[k.key] {
+			continue
+		}
+		n++
+		if r.gone.IsZero() {
+			r.gone = now
+			db.receipts[k] = r
+		} else {
 			delete(db.receipts, k)
-			purged++
 		}
 	}
-	return purged, answer
+	return n, answer
 }
 
 // idempotencyKeys returns those of a source's messages that wait or are dead.

@@ -98,6 +98,15 @@ type receiptKey struct {
 type receipt struct {
 	digest   [sha256.Size]byte
 	received time.Time
+	gone     time.Time // when a purge found the message gone; zero: not yet
+}
+
+// since returns the time that the retention counts from.
+func (r receipt) since() time.Time {
+	if !r.gone.IsZero() {
+		return r.gone
+	}
+	return r.received
 }
 
 // New returns an empty database.

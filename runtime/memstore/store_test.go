@@ -121,6 +121,18 @@ func harness(db *DB) *storetest.DB[*Tx] {
 			}
 			return nil
 		},
+		AgeReceipts: func(_ context.Context, d time.Duration) error {
+			db.mu.Lock()
+			defer db.mu.Unlock()
+			for k, r := range db.receipts {
+				r.received = r.received.Add(-d)
+				if !r.gone.IsZero() {
+					r.gone = r.gone.Add(-d)
+				}
+				db.receipts[k] = r
+			}
+			return nil
+		},
 		Fingerprint: func(context.Context) (string, error) { return fingerprint(db), nil },
 	}
 }

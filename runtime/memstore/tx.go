@@ -290,7 +290,7 @@ func (tx *Tx) receive(to *scope, source inbox.SourceRef, in inbox.Incoming) inbo
 	case ok:
 		return inbox.Conflict
 	}
-	tx.receipts[k] = receipt{digest, tx.db.now()}
+	tx.receipts[k] = receipt{digest: digest, received: tx.db.now()}
 	l := laneOf(int32(to.number), in.AggregateID)
 	if in.AggregateID == "" {
 		l = to.unorderedLane()

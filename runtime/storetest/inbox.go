@@ -62,64 +62,81 @@ func sameKeyOtherBodyConflicts[Tx any](e *env[Tx]) {
 	want(e, "stored", ofKey(e.claimer("a", Push).drain(), "A"), []string{string(first.Payload), `"next"`})
 }
 
+// The retention counts from the purge that finds a message gone, not from its
+// receipt: however long a message waited or was dead, a repetition that comes
+// soon after it is still one.
 func receiptOutlivesItsMessage[Tx any](e *env[Tx]) {
-	purge := func(retention time.Duration, most int) int {
-		e.Helper()
-		n, err := e.Receive.PurgeReceipts(e.ctx, e.Source(Payments), retention, most)
-		e.check(err)
-		return n
-	}
-	again := func(m inbox.Incoming) inbox.Disposition {
-		e.Helper()
-		return e.receiveRaw(Payments, m)[0]
-	}
 	waits, dies, done := e.receive(Payments, orderCancelled, "A"), e.receive(Payments, orderCancelled, "B"), e.receive(Payments, orderCancelled, "C")
 	elsewhere := e.receive(Stock, orderPlaced, "A")
 	w := e.claimer("w", Payments)
 	rows := w.fetch()
 	w.settle(lane.Dead, rowsOf(rows, "B")...)
+	e.ageReceipts()
+	e.purgeReceipts(100, 0, "all messages wait or are dead")
 	w.settle(lane.Done, rowsOf(rows, "C")...)
-	if n := purge(time.Hour, 100); n != 0 {
-		e.Fatalf("purged %d receipts before their time", n)
-	}
-	for _, m := range []inbox.Incoming{waits, dies, done} {
-		if d := again(m); d != inbox.Duplicate {
-			e.Fatalf("a message that came before was received as %v", d)
-		}
-	}
-	purged := 0
-	e.eventually("the receipt is older than the retention", func() bool {
-		purged += purge(time.Microsecond, 100)
-		return purged > 0
-	})
-	if purged += purge(time.Microsecond, 100); purged != 1 {
-		e.Fatalf("purged %d receipts, want the one whose message is gone", purged)
-	}
-	if d := again(waits); d != inbox.Duplicate {
-		e.Errorf("the receipt of a waiting message is gone: %v", d)
-	}
-	if d := again(dies); d != inbox.Duplicate {
-		e.Errorf("the receipt of a dead letter is gone: %v", d)
-	}
-	if d := e.receiveRaw(Stock, elsewhere)[0]; d != inbox.Duplicate {
-		e.Errorf("the receipt of another source is gone: %v", d)
-	}
-	if d := again(done); d != inbox.Stored {
-		e.Errorf("after its receipt was purged a message was received as %v", d)
-	}
+	e.purgeReceipts(100, 1, "a message is found gone")
+	e.wantReceived("a message that was completed long after it came", inbox.Duplicate, Payments, done)
+	e.purgeReceipts(100, 0, "the message was found gone just now")
+	e.wantReceived("a message that was found gone just now", inbox.Duplicate, Payments, done)
+	e.ageReceipts()
+	e.purgeReceipts(100, 1, "a message was found gone a retention ago")
+	e.wantReceived("a waiting message", inbox.Duplicate, Payments, waits)
+	e.wantReceived("a dead message", inbox.Duplicate, Payments, dies)
+	e.wantReceived("another source's message", inbox.Duplicate, Stock, elsewhere)
+	e.wantReceived("a message that was gone for a retention", inbox.Stored, Payments, done)
+
+	// A replay puts the dead message back into the inbox.
+	letters, err := e.DeadLetters(e.ctx, w.scope)
+	e.check(err)
+	e.check(e.Replay(e.ctx, w.scope, letters[0].Message.ID))
+	e.ageReceipts()
+	e.purgeReceipts(100, 0, "the dead message was replayed")
 	w.settle(lane.Done, w.fetch()...)
+	e.purgeReceipts(100, 3, "all messages are gone")
+	e.wantReceived("a message that was dead for long", inbox.Duplicate, Payments, dies)
+}
+
+// Marking and forgetting are bounded alike, and a loop of purges ends.
+func receiptsArePurgedInBatches[Tx any](e *env[Tx]) {
 	for i := range 5 {
 		e.receive(Payments, orderCancelled, fmt.Sprint("many-", i))
 	}
-	w.settle(lane.Done, w.fetch()...)
-	e.eventually("five more receipts and two old ones are purged in batches of at most 2", func() bool {
-		n := purge(time.Microsecond, 2)
-		if n > 2 {
-			e.Fatalf("one purge took %d receipts; the limit is 2", n)
+	e.claimer("w", Payments).drain()
+	e.purgeReceipts(2, 0, "the receipts are young")
+	for _, step := range []string{"marked", "forgotten"} {
+		e.ageReceipts()
+		for _, n := range []int{2, 2, 1, 0} {
+			e.purgeReceipts(2, n, "five receipts are "+step+" by twos")
 		}
-		purged += n
-		return purged >= 1+1+5+1 // C, A, the five, C again
-	})
+	}
+}
+
+// receiptRetention is longer than any test takes.
+const receiptRetention = time.Hour
+
+// ageReceipts has more than a retention pass for every receipt there is.
+func (e *env[Tx]) ageReceipts() {
+	e.Helper()
+	e.check(e.AgeReceipts(e.ctx, 2*receiptRetention))
+}
+
+// purgeReceipts purges once, at most most receipts of Payments, and insists on
+// the number that were marked or forgotten.
+func (e *env[Tx]) purgeReceipts(most, wanted int, when string) {
+	e.Helper()
+	n, err := e.Receive.PurgeReceipts(e.ctx, e.Source(Payments), receiptRetention, most)
+	e.check(err)
+	if n != wanted {
+		e.Fatalf("when %s, a purge of at most %d receipts answered %d, want %d", when, most, n, wanted)
+	}
+}
+
+// wantReceived receives m and insists on its disposition.
+func (e *env[Tx]) wantReceived(what string, wanted inbox.Disposition, source string, m inbox.Incoming) {
+	e.Helper()
+	if got := e.receiveRaw(source, m)[0]; got != wanted {
+		e.Fatalf("%s was received as %v, want %v", what, got, wanted)
+	}
 }
 
 // run returns a run of rows that are one lane's.

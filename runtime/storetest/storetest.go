@@ -106,6 +106,7 @@ type DB[Tx any] struct {
 	ExpireLeases func(ctx context.Context, scope lane.Scope, owner string) error         // ends the owner's leases as if their time had passed
 	MakeDue      func(ctx context.Context, scope lane.Scope) error                       // ends the wait of every retry; parks stay
 	AddToTokens  func(ctx context.Context, scope lane.Scope, n int64) error              // adds n to every fencing token, as a restore might
+	AgeReceipts  func(ctx context.Context, d time.Duration) error                        // makes every receipt, and every mark on one, older by d
 	// Fingerprint changes when any row of lanebox's tables is inserted, changed,
 	// deleted or locked; heartbeats are left out.
 	Fingerprint func(ctx context.Context) (string, error)
@@ -190,6 +191,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 			{"DuplicateReceiptStoresNothing", duplicateReceiptStoresNothing[Tx]},
 			{"SameKeyOtherBodyConflicts", sameKeyOtherBodyConflicts[Tx]},
 			{"ReceiptOutlivesItsMessage", receiptOutlivesItsMessage[Tx]},
+			{"ReceiptsArePurgedInBatches", receiptsArePurgedInBatches[Tx]},
 		}},
 		{"G9 a stale owner changes nothing", []test[Tx]{
 			{"StaleOwnerChangesNothing", staleOwnerChangesNothing[Tx]},

@@ -140,16 +140,31 @@ ON CONFLICT DO NOTHING;
 SELECT r.digest FROM inbox_receipt AS r
  WHERE r.source = CAST(sqlc.arg('source') AS INTEGER) AND r.idempotency_key = CAST(sqlc.arg('idempotency_key') AS TEXT);
 
--- InboxPurgeReceipts forgets old receipts whose message is neither in the inbox nor among the dead letters.
+-- InboxPurgeReceipts forgets receipts that were marked as gone longer ago than the retention, at most max_rows; in IMMEDIATE
+-- before InboxMarkGone. So a receipt stays for the retention after its message, however long that waited.
 -- name: InboxPurgeReceipts :execrows
 DELETE FROM inbox_receipt AS x
  WHERE x.source = CAST(sqlc.arg('source') AS INTEGER) AND x.idempotency_key IN (
    SELECT r.idempotency_key FROM inbox_receipt AS r
     WHERE r.source = CAST(sqlc.arg('source') AS INTEGER)
-      AND r.received_at < (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) - CAST(sqlc.arg('retention_ms') AS INTEGER)
+      AND coalesce(r.gone_at, r.received_at) < (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) - CAST(sqlc.arg('retention_ms') AS INTEGER)
+      AND r.gone_at IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM inbox AS i WHERE i.source = r.source AND i.idempotency_key = r.idempotency_key)
       AND NOT EXISTS (SELECT 1 FROM inbox_dead AS d WHERE d.source = r.source AND d.idempotency_key = r.idempotency_key)
-    ORDER BY r.received_at LIMIT CAST(sqlc.arg('max_rows') AS INTEGER));
+    ORDER BY coalesce(r.gone_at, r.received_at) LIMIT CAST(sqlc.arg('max_rows') AS INTEGER));
+
+-- InboxMarkGone marks receipts older than the retention whose message is neither in the inbox nor among the dead letters. What
+-- was marked is not looked at again before its time.
+-- name: InboxMarkGone :execrows
+UPDATE inbox_receipt SET gone_at = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+ WHERE source = CAST(sqlc.arg('source') AS INTEGER) AND idempotency_key IN (
+   SELECT r.idempotency_key FROM inbox_receipt AS r
+    WHERE r.source = CAST(sqlc.arg('source') AS INTEGER)
+      AND coalesce(r.gone_at, r.received_at) < (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) - CAST(sqlc.arg('retention_ms') AS INTEGER)
+      AND r.gone_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM inbox AS i WHERE i.source = r.source AND i.idempotency_key = r.idempotency_key)
+      AND NOT EXISTS (SELECT 1 FROM inbox_dead AS d WHERE d.source = r.source AND d.idempotency_key = r.idempotency_key)
+    ORDER BY coalesce(r.gone_at, r.received_at) LIMIT CAST(sqlc.arg('max_rows') AS INTEGER));
 
 -- OutboxUnordered reads the unordered lane behind a sequence. Rows that wait are listed with due_in_ms above zero, so that the
 -- cursor can pass them; max_rows cuts before anything is left out, so that the cost is bounded.

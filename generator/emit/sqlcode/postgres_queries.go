@@ -44,7 +44,8 @@ func postgresQueries() []Query {
 			Columns: fields("position", d.Int64)},
 		Query{Name: "InboxDigests", Kind: Many, Params: fields("source", d.Int32, "idempotency_keys", d.Texts),
 			Columns: fields("idempotency_key", d.Text, "digest", d.Bytes)},
-		Query{Name: "InboxPurgeReceipts", Kind: ExecRows, Params: fields("source", d.Int32, "age", d.Duration, "max_rows", d.Int64)},
+		Query{Name: "InboxPurgeReceipts", Kind: One, Params: fields("source", d.Int32, "age", d.Duration, "max_rows", d.Int64),
+			Columns: fields("receipts", d.Int64)},
 		Query{Name: "ScopeCounts", Kind: Many, Columns: fields("scope", d.Int32, "kind", d.Text, "name", d.Text,
 			"waiting", d.Int64, "oldest_ms", d.Int64, "retrying", d.Int64, "parked", d.Int64, "dead", d.Int64)},
 	)

@@ -43,6 +43,8 @@ func sqliteQueries(binary bool) []Query {
 			Columns: fields("digest", d.Bytes)},
 		{Name: "InboxPurgeReceipts", Kind: ExecRows,
 			Params: fields("source", d.Int64, "retention_ms", d.Int64, "max_rows", d.Int64)},
+		{Name: "InboxMarkGone", Kind: ExecRows,
+			Params: fields("source", d.Int64, "retention_ms", d.Int64, "max_rows", d.Int64)},
 	}
 	queries = append(queries, sqliteQueueQueries("Outbox", "topic", false)...)
 	return append(queries, sqliteQueueQueries("Inbox", "event_type", true)...)

@@ -182,7 +182,17 @@ func TestReceiptsOutliveMessages(t *testing.T) {
 	}
 	b.exec(`UPDATE inbox_receipt SET received_at = now() - interval '2 hours'`)
 	if n := purge(); n != 1 {
-		t.Errorf("purged %d, want the one whose message is gone", n)
+		t.Errorf("marked %d, want the one whose message is gone", n)
+	}
+	if got := b.receive(paymentSource, incoming("done", "t", "c", "x")); got[0] != inbox.Duplicate {
+		t.Errorf("the retention counts from the receipt: %v", got)
+	}
+	b.exec(`UPDATE inbox_receipt SET gone_at = now() - interval '2 hours' WHERE gone_at > now() - interval '1 minute'`)
+	if n := purge(); n != 1 {
+		t.Errorf("purged %d, want the one that was marked", n)
+	}
+	if n := one[int](b, `SELECT count(*) FROM inbox_receipt`); n != 2 {
+		t.Errorf("%d receipts are left, want those of the waiting and the dead message", n)
 	}
 	letters, err := b.store.DeadLetters(ctx, payments)
 	if err != nil || letters[0].Message.IdempotencyKey != "dead" || letters[0].Message.Source != "payments" {

@@ -65,7 +65,13 @@ func receive(ctx context.Context, q Queries, source int64, m inbox.Incoming) (in
 func (s *Store) PurgeReceipts(ctx context.Context, source inbox.SourceRef, retention time.Duration, most int) (int, error) {
 	var n int64
 	err := s.write(ctx, "purge receipts", func(_ *sql.Tx, q Queries) (err error) {
-		n, err = q.PurgeReceipts(ctx, PurgeReceiptsParams{Source: int64(source.Number), RetentionMs: Milliseconds(retention), MaxRows: int64(most)})
+		p := PurgeReceiptsParams{Source: int64(source.Number), RetentionMs: Milliseconds(retention), MaxRows: int64(most)}
+		if n, err = q.PurgeReceipts(ctx, p); err != nil {
+			return err
+		}
+		p.MaxRows -= n
+		marked, err := q.MarkGone(ctx, p)
+		n += marked
 		return err
 	})
 	return int(n), err

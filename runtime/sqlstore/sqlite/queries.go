@@ -39,6 +39,7 @@ type Queries interface {
 	AddReceipt(ctx context.Context, p AddReceiptParams) (int64, error)
 	Digest(ctx context.Context, source int64, idempotencyKey string) ([]byte, error)
 	PurgeReceipts(ctx context.Context, p PurgeReceiptsParams) (int64, error)
+	MarkGone(ctx context.Context, p PurgeReceiptsParams) (int64, error)
 
 	Outbox() QueueQueries
 	Inbox() QueueQueries

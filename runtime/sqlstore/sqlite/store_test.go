@@ -438,8 +438,15 @@ func TestReceiveStoresOnce(t *testing.T) {
 		t.Errorf("purged %d receipts of waiting messages", n)
 	}
 	b.exec(`DELETE FROM inbox WHERE idempotency_key = '1'`)
-	if n, err = b.store.PurgeReceipts(b.ctx, ordersRef, time.Hour, 10); err != nil || n != 1 {
-		t.Errorf("purged %d, %v, want 1", n, err)
+	for _, left := range []string{"3", "2"} { // marked, then forgotten
+		if n, err = b.store.PurgeReceipts(b.ctx, ordersRef, time.Hour, 10); err != nil || n != 1 {
+			t.Errorf("purged %d, %v, want 1", n, err)
+		}
+		b.want("receipts", b.text(`SELECT count(*) FROM inbox_receipt`), left)
+		if n, err = b.store.PurgeReceipts(b.ctx, ordersRef, time.Hour, 10); err != nil || n != 0 {
+			t.Errorf("purged %d again, %v", n, err)
+		}
+		b.exec(`UPDATE inbox_receipt SET gone_at = 0 WHERE gone_at > 0`)
 	}
 	var refused *event.ConfigurationError
 	_, err = b.store.Receive(b.ctx, ordersRef, []inbox.Incoming{m("3", "a"), {IdempotencyKey: "4", EventType: "x", AggregateID: strings.Repeat("a", 256)}})

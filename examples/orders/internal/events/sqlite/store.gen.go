@@ -162,6 +162,10 @@ func (x queries) PurgeReceipts(ctx context.Context, p store.PurgeReceiptsParams)
 	return x.q.InboxPurgeReceipts(ctx, db.InboxPurgeReceiptsParams(p))
 }
 
+func (x queries) MarkGone(ctx context.Context, p store.PurgeReceiptsParams) (int64, error) {
+	return x.q.InboxMarkGone(ctx, db.InboxMarkGoneParams(p))
+}
+
 func (x queries) Outbox() store.QueueQueries { return outboxQueries(x) }
 func (x queries) Inbox() store.QueueQueries  { return inboxQueries(x) }
 

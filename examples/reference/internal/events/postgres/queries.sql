@@ -652,20 +652,29 @@ SELECT f.position::bigint AS position
 SELECT c.idempotency_key, c.digest FROM public.inbox_receipt AS c
  WHERE c.source = sqlc.arg('source')::integer AND c.idempotency_key = ANY (sqlc.arg('idempotency_keys')::text[]);
 
--- InboxPurgeReceipts forgets receipts older than the age whose message is neither in the inbox nor in the dead letters, at
--- most max_rows per call.
--- name: InboxPurgeReceipts :execrows
+-- InboxPurgeReceipts looks at receipts whose message is neither in the inbox nor in the dead letters, at most max_rows per call.
+-- One older than the age is first marked as gone, and forgotten by a call that finds the mark older than the age as well. So it
+-- stays for the age after its message, however long that waited. It returns how many were marked or forgotten, each receipt at
+-- most once as either; what was marked just now is not looked at again before its time.
+-- name: InboxPurgeReceipts :one
 WITH old AS MATERIALIZED (
-  SELECT c.source, c.idempotency_key FROM public.inbox_receipt AS c
-   WHERE c.source = sqlc.arg('source')::integer AND c.received_at < now() - sqlc.arg('age')::interval
+  SELECT c.source, c.idempotency_key, c.gone_at IS NOT NULL AS marked FROM public.inbox_receipt AS c
+   WHERE c.source = sqlc.arg('source')::integer AND coalesce(c.gone_at, c.received_at) < now() - sqlc.arg('age')::interval
      AND NOT EXISTS (SELECT 1 FROM public.inbox AS i WHERE i.source = c.source AND i.idempotency_key = c.idempotency_key)
      AND NOT EXISTS (SELECT 1 FROM public.inbox_dead AS x WHERE x.source = c.source AND x.idempotency_key = c.idempotency_key)
-   ORDER BY c.received_at
+   ORDER BY coalesce(c.gone_at, c.received_at), c.idempotency_key
    LIMIT sqlc.arg('max_rows')::bigint
      FOR UPDATE OF c SKIP LOCKED
+), marked AS (
+  UPDATE public.inbox_receipt AS c SET gone_at = now() FROM old
+   WHERE c.source = old.source AND c.idempotency_key = old.idempotency_key AND NOT old.marked
+  RETURNING 1
+), forgotten AS (
+  DELETE FROM public.inbox_receipt AS c USING old
+   WHERE c.source = old.source AND c.idempotency_key = old.idempotency_key AND old.marked
+  RETURNING 1
 )
-DELETE FROM public.inbox_receipt AS c USING old
- WHERE c.source = old.source AND c.idempotency_key = old.idempotency_key;
+SELECT ((SELECT count(*) FROM marked) + (SELECT count(*) FROM forgotten))::bigint AS receipts;
 
 -- ScopeCounts gives, per scope, what waits and what is dead. Exact, one scan of the tables: for people, not for a scraper.
 -- name: ScopeCounts :many

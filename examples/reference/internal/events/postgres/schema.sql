@@ -165,9 +165,10 @@ CREATE TABLE public.inbox_receipt (
   idempotency_key text        COLLATE "C" NOT NULL,
   received_at     timestamptz NOT NULL,
   digest          bytea       NOT NULL,
+  gone_at         timestamptz,               -- when a purge found the message gone; the retention counts from here
   CONSTRAINT inbox_receipt_pkey PRIMARY KEY (source, idempotency_key)
 );
-CREATE INDEX inbox_receipt_age ON public.inbox_receipt (source, received_at);
+CREATE INDEX inbox_receipt_age ON public.inbox_receipt (source, (coalesce(gone_at, received_at)));
 
 -- The lane of an aggregate within a scope; see outbox_lane.
 CREATE FUNCTION public.inbox_lane(scope integer, aggregate_id text) RETURNS bigint

@@ -165,9 +165,10 @@ CREATE TABLE public.audit_inbox_receipt (
   idempotency_key text        COLLATE "C" NOT NULL,
   received_at     timestamptz NOT NULL,
   digest          bytea       NOT NULL,
+  gone_at         timestamptz,               -- when a purge found the message gone; the retention counts from here
   CONSTRAINT audit_inbox_receipt_pkey PRIMARY KEY (source, idempotency_key)
 );
-CREATE INDEX audit_inbox_receipt_age ON public.audit_inbox_receipt (source, received_at);
+CREATE INDEX audit_inbox_receipt_age ON public.audit_inbox_receipt (source, (coalesce(gone_at, received_at)));
 
 -- The lane of an aggregate within a scope; see audit_outbox_lane.
 CREATE FUNCTION public.audit_inbox_lane(scope integer, aggregate_id text) RETURNS bigint

@@ -25,7 +25,11 @@ type Querier interface {
 	InboxFetch(ctx context.Context, arg InboxFetchParams) ([]InboxFetchRow, error)
 	// InboxHold records a failure of a message, so that its lane waits; 0 rows: the message is gone.
 	InboxHold(ctx context.Context, arg InboxHoldParams) (int64, error)
-	// InboxPurgeReceipts forgets old receipts whose message is neither in the inbox nor among the dead letters.
+	// InboxMarkGone marks receipts older than the retention whose message is neither in the inbox nor among the dead letters. What
+	// was marked is not looked at again before its time.
+	InboxMarkGone(ctx context.Context, arg InboxMarkGoneParams) (int64, error)
+	// InboxPurgeReceipts forgets receipts that were marked as gone longer ago than the retention, at most max_rows; in IMMEDIATE
+	// before InboxMarkGone. So a receipt stays for the retention after its message, however long that waited.
 	InboxPurgeReceipts(ctx context.Context, arg InboxPurgeReceiptsParams) (int64, error)
 	// InboxReceive adds one received message; in IMMEDIATE with InboxAddReceipt.
 	InboxReceive(ctx context.Context, arg InboxReceiveParams) error

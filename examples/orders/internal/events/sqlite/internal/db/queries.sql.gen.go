@@ -324,15 +324,44 @@ func (q *Queries) InboxHold(ctx context.Context, arg InboxHoldParams) (int64, er
 	return result.RowsAffected()
 }
 
+const inboxMarkGone = `-- name: InboxMarkGone :execrows
+UPDATE inbox_receipt SET gone_at = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+ WHERE source = CAST(?1 AS INTEGER) AND idempotency_key IN (
+   SELECT r.idempotency_key FROM inbox_receipt AS r
+    WHERE r.source = CAST(?1 AS INTEGER)
+      AND coalesce(r.gone_at, r.received_at) < (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) - CAST(?2 AS INTEGER)
+      AND r.gone_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM inbox AS i WHERE i.source = r.source AND i.idempotency_key = r.idempotency_key)
+      AND NOT EXISTS (SELECT 1 FROM inbox_dead AS d WHERE d.source = r.source AND d.idempotency_key = r.idempotency_key)
+    ORDER BY coalesce(r.gone_at, r.received_at) LIMIT CAST(?3 AS INTEGER))
+`
+
+type InboxMarkGoneParams struct {
+	Source      int64
+	RetentionMs int64
+	MaxRows     int64
+}
+
+// InboxMarkGone marks receipts older than the retention whose message is neither in the inbox nor among the dead letters. What
+// was marked is not looked at again before its time.
+func (q *Queries) InboxMarkGone(ctx context.Context, arg InboxMarkGoneParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, inboxMarkGone, arg.Source, arg.RetentionMs, arg.MaxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const inboxPurgeReceipts = `-- name: InboxPurgeReceipts :execrows
 DELETE FROM inbox_receipt AS x
  WHERE x.source = CAST(?1 AS INTEGER) AND x.idempotency_key IN (
    SELECT r.idempotency_key FROM inbox_receipt AS r
     WHERE r.source = CAST(?1 AS INTEGER)
-      AND r.received_at < (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) - CAST(?2 AS INTEGER)
+      AND coalesce(r.gone_at, r.received_at) < (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) - CAST(?2 AS INTEGER)
+      AND r.gone_at IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM inbox AS i WHERE i.source = r.source AND i.idempotency_key = r.idempotency_key)
       AND NOT EXISTS (SELECT 1 FROM inbox_dead AS d WHERE d.source = r.source AND d.idempotency_key = r.idempotency_key)
-    ORDER BY r.received_at LIMIT CAST(?3 AS INTEGER))
+    ORDER BY coalesce(r.gone_at, r.received_at) LIMIT CAST(?3 AS INTEGER))
 `
 
 type InboxPurgeReceiptsParams struct {
@@ -341,7 +370,8 @@ type InboxPurgeReceiptsParams struct {
 	MaxRows     int64
 }
 
-// InboxPurgeReceipts forgets old receipts whose message is neither in the inbox nor among the dead letters.
+// InboxPurgeReceipts forgets receipts that were marked as gone longer ago than the retention, at most max_rows; in IMMEDIATE
+// before InboxMarkGone. So a receipt stays for the retention after its message, however long that waited.
 func (q *Queries) InboxPurgeReceipts(ctx context.Context, arg InboxPurgeReceiptsParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, inboxPurgeReceipts, arg.Source, arg.RetentionMs, arg.MaxRows)
 	if err != nil {

@@ -56,9 +56,10 @@ CREATE TABLE public.hub_inbox_receipt (
   idempotency_key text        COLLATE "C" NOT NULL,
   received_at     timestamptz NOT NULL,
   digest          bytea       NOT NULL,
+  gone_at         timestamptz,               -- when a purge found the message gone; the retention counts from here
   CONSTRAINT hub_inbox_receipt_pkey PRIMARY KEY (source, idempotency_key)
 );
-CREATE INDEX hub_inbox_receipt_age ON public.hub_inbox_receipt (source, received_at);
+CREATE INDEX hub_inbox_receipt_age ON public.hub_inbox_receipt (source, (coalesce(gone_at, received_at)));
 
 -- The lane of an aggregate within a scope; see hub_outbox_lane.
 -- +goose StatementBegin

@@ -52,6 +52,7 @@ CREATE TABLE inbox_receipt (
   idempotency_key TEXT    NOT NULL,
   received_at     INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
   digest          BLOB    NOT NULL,
+  gone_at         INTEGER,                        -- when a purge found the message gone; the retention counts from here
   PRIMARY KEY (source, idempotency_key)
 ) WITHOUT ROWID;
-CREATE INDEX inbox_receipt_age ON inbox_receipt (source, received_at);
+CREATE INDEX inbox_receipt_age ON inbox_receipt (source, coalesce(gone_at, received_at));

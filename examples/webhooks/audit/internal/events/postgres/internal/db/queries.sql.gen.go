@@ -353,18 +353,25 @@ func (q *Queries) InboxPark(ctx context.Context, arg InboxParkParams) error {
 	return err
 }
 
-const inboxPurgeReceipts = `-- name: InboxPurgeReceipts :execrows
+const inboxPurgeReceipts = `-- name: InboxPurgeReceipts :one
 WITH old AS MATERIALIZED (
-  SELECT c.source, c.idempotency_key FROM public.audit_inbox_receipt AS c
-   WHERE c.source = $1::integer AND c.received_at < now() - $2::interval
+  SELECT c.source, c.idempotency_key, c.gone_at IS NOT NULL AS marked FROM public.audit_inbox_receipt AS c
+   WHERE c.source = $1::integer AND coalesce(c.gone_at, c.received_at) < now() - $2::interval
      AND NOT EXISTS (SELECT 1 FROM public.audit_inbox AS i WHERE i.source = c.source AND i.idempotency_key = c.idempotency_key)
      AND NOT EXISTS (SELECT 1 FROM public.audit_inbox_dead AS x WHERE x.source = c.source AND x.idempotency_key = c.idempotency_key)
-   ORDER BY c.received_at
+   ORDER BY coalesce(c.gone_at, c.received_at), c.idempotency_key
    LIMIT $3::bigint
      FOR UPDATE OF c SKIP LOCKED
+), marked AS (
+  UPDATE public.audit_inbox_receipt AS c SET gone_at = now() FROM old
+   WHERE c.source = old.source AND c.idempotency_key = old.idempotency_key AND NOT old.marked
+  RETURNING 1
+), forgotten AS (
+  DELETE FROM public.audit_inbox_receipt AS c USING old
+   WHERE c.source = old.source AND c.idempotency_key = old.idempotency_key AND old.marked
+  RETURNING 1
 )
-DELETE FROM public.audit_inbox_receipt AS c USING old
- WHERE c.source = old.source AND c.idempotency_key = old.idempotency_key
+SELECT ((SELECT count(*) FROM marked) + (SELECT count(*) FROM forgotten))::bigint AS receipts
 `
 
 type InboxPurgeReceiptsParams struct {
@@ -373,14 +380,15 @@ type InboxPurgeReceiptsParams struct {
 	MaxRows int64
 }
 
-// InboxPurgeReceipts forgets receipts older than the age whose message is neither in the inbox nor in the dead letters, at
-// most max_rows per call.
+// InboxPurgeReceipts looks at receipts whose message is neither in the inbox nor in the dead letters, at most max_rows per call.
+// One older than the age is first marked as gone, and forgotten by a call that finds the mark older than the age as well. So it
+// stays for the age after its message, however long that waited. It returns how many were marked or forgotten, each receipt at
+// most once as either; what was marked just now is not looked at again before its time.
 func (q *Queries) InboxPurgeReceipts(ctx context.Context, arg InboxPurgeReceiptsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, inboxPurgeReceipts, arg.Source, arg.Age, arg.MaxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	row := q.db.QueryRow(ctx, inboxPurgeReceipts, arg.Source, arg.Age, arg.MaxRows)
+	var receipts int64
+	err := row.Scan(&receipts)
+	return receipts, err
 }
 
 const inboxReceive = `-- name: InboxReceive :many

@@ -30,8 +30,10 @@ type Querier interface {
 	InboxFetch(ctx context.Context, arg InboxFetchParams) ([]InboxFetchRow, error)
 	// InboxPark stops the deliveries of one key until InboxUnpark; what is in flight right now may still finish.
 	InboxPark(ctx context.Context, arg InboxParkParams) error
-	// InboxPurgeReceipts forgets receipts older than the age whose message is neither in the inbox nor in the dead letters, at
-	// most max_rows per call.
+	// InboxPurgeReceipts looks at receipts whose message is neither in the inbox nor in the dead letters, at most max_rows per call.
+	// One older than the age is first marked as gone, and forgotten by a call that finds the mark older than the age as well. So it
+	// stays for the age after its message, however long that waited. It returns how many were marked or forgotten, each receipt at
+	// most once as either; what was marked just now is not looked at again before its time.
 	InboxPurgeReceipts(ctx context.Context, arg InboxPurgeReceiptsParams) (int64, error)
 	// InboxReceive stores messages exactly once per (source, idempotency key) and in array order per aggregate. Locks come first,
 	// in the order of their numbers, then receipts, in the order of their keys; a concurrent repetition waits for the other
