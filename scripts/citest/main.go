@@ -140,6 +140,7 @@ func run(ctx context.Context, chosen []step, fuzzTime time.Duration) (err error)
 			return fmt.Errorf("provide PostgreSQL: %w", err)
 		}
 		defer stop()
+		s.provideNPM(ctx)
 	}
 	failed := 0
 	for _, st := range chosen {

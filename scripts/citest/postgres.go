@@ -79,13 +79,7 @@ func postgresBinaries() (string, error) {
 // installPostgres installs the distribution's server without creating or
 // starting a cluster.
 func (s *suite) installPostgres(ctx context.Context) error {
-	env := s.env
-	s.env = append(slices.Clone(env), "DEBIAN_FRONTEND=noninteractive")
-	defer func() { s.env = env }()
-	if err := s.do(ctx, "apt-get", "update", "-qq"); err != nil {
-		return err
-	}
-	if err := s.do(ctx, "apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql-common"); err != nil {
+	if err := s.install(ctx, "postgresql-common"); err != nil {
 		return err
 	}
 	conf := "/etc/postgresql-common/createcluster.conf"
@@ -95,7 +89,29 @@ func (s *suite) installPostgres(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.do(ctx, "apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql")
+	return s.install(ctx, "postgresql")
+}
+
+// install installs a package of the distribution.
+func (s *suite) install(ctx context.Context, name string) error {
+	env := s.env
+	s.env = append(slices.Clone(env), "DEBIAN_FRONTEND=noninteractive")
+	defer func() { s.env = env }()
+	if err := s.do(ctx, "apt-get", "update", "-qq"); err != nil {
+		return err
+	}
+	return s.do(ctx, "apt-get", "install", "-y", "-qq", "--no-install-recommends", name)
+}
+
+// provideNPM sees to it that the test of examples/webhooks can fetch its
+// payloads. Without npm that test fails and says so.
+func (s *suite) provideNPM(ctx context.Context) {
+	if onPath("npm") || os.Getuid() != 0 || !onPath("apt-get") {
+		return
+	}
+	if err := s.install(ctx, "npm"); err != nil {
+		fmt.Println("apt-get:", err)
+	}
 }
 
 // startPostgres starts a server with a fresh cluster in a temporary folder. A
