@@ -133,10 +133,8 @@ func testRest(ctx context.Context, s *suite) error {
 	if err != nil {
 		return err
 	}
-	if err := s.goTest(ctx, append([]string{"-count=1", "-timeout=20m"}, rest...)...); err != nil {
-		return err
-	}
-	return s.testWithoutRace(ctx)
+	err = s.goTest(ctx, append([]string{"-count=1", "-timeout=20m"}, rest...)...)
+	return errors.Join(err, s.testWithoutRace(ctx))
 }
 
 var (
