@@ -101,13 +101,14 @@ func (r *Running) add(p Process) (remove func()) {
 	}
 }
 
-// Nudge nudges every process of the set.
-func (r *Running) Nudge() {
+// Nudge nudges every process of the set and reports whether there is any.
+func (r *Running) Nudge() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for p := range r.processes {
 		p.Nudge()
 	}
+	return len(r.processes) > 0
 }
 
 // Nudging returns an appender that nudges the processes of the set after each

@@ -22,6 +22,9 @@ type wiring struct {
 	// waker returns the lane.Waker; migrate is the function of package migrate.
 	waker   func() *jen.Statement
 	migrate string
+	// announce tells other processes that messages may be waiting; nil if none
+	// can hear.
+	announce func() *jen.Statement
 	// start returns a function that refuses a database at the start of Run; nil
 	// if there is nothing to refuse.
 	start func() *jen.Statement
@@ -38,6 +41,9 @@ func (g *generator) postgres(f *jen.File) {
 		},
 		waker: func() *jen.Statement {
 			return jen.Qual(rtPostgres, "NewWaker").Call(jen.Id("pool"), jen.Lit(g.m.Database.Schema), jen.Lit(g.m.Database.Prefix))
+		},
+		announce: func() *jen.Statement {
+			return jen.Qual(rtPostgres, "AnnounceSoon").Call(jen.Id("pool"), jen.Lit(g.m.Database.Schema), jen.Lit(g.m.Database.Prefix))
 		},
 		start: func() *jen.Statement {
 			return jen.Func().Params(jen.Id("ctx").Qual("context", "Context")).Error().Block(
@@ -90,13 +96,19 @@ func (w *wiring) publishing(f *jen.File) {
 		w.publisherFunc(f, "InSQL", jen.Op("*").Qual("database/sql", "Tx"), "SQLAppender")
 	}
 	f.Line()
+	others := ""
+	nudge := jen.If(jen.Err().Op("==").Nil()).Block(jen.Id("running").Dot("Nudge").Call())
+	if w.announce != nil {
+		others = "; without any, those of\nother processes are told"
+		nudge = jen.If(jen.Err().Op("==").Nil().Op("&&").Op("!").Id("running").Dot("Nudge").Call()).Block(w.announce())
+	}
 	comment(f, "InTx runs fn in a transaction and commits it when fn returns nil. Boxes that run in this\n"+
-		"process look for the new messages at once. Publish last, and keep the transaction short:\n"+
-		"until it commits, other transactions that publish under the same keys wait for it.")
+		"process look for the new messages at once"+others+". Publish last, and keep "+
+		"the transaction\nshort: until it commits, other transactions that publish under the same keys wait for it.")
 	f.Func().Id("InTx").Params(jen.Id("ctx").Qual("context", "Context"), w.db(), w.fnParam()).Error().Block(
 		jen.Err().Op(":=").Add(w.inTx(jen.Func().Params(jen.Id("tx").Add(w.txType())).Error().Block(
 			jen.Return(jen.Id("fn").Call(jen.Id("tx"), w.events("NewPublisher").Call(jen.Id("Appender").Call(jen.Id("tx")))))))),
-		jen.If(jen.Err().Op("==").Nil()).Block(jen.Id("running").Dot("Nudge").Call()),
+		nudge,
 		jen.Return(jen.Err()))
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,6 +62,34 @@ func (w *Waker) Announce(ctx context.Context) error {
 	defer cancel()
 	_, err := w.pool.Exec(ctx, "SELECT pg_notify($1::text, '')", w.channel)
 	return Classify("announce messages", err)
+}
+
+// announceAfter is how long announcements of a process that only publishes are
+// gathered.
+const announceAfter = 20 * time.Millisecond
+
+// An announcement is one that is about to be made.
+type announcement struct {
+	pool           *pgxpool.Pool
+	schema, prefix string
+}
+
+// announcements holds those about to be made.
+var announcements sync.Map
+
+// AnnounceSoon tells other processes that messages may be waiting, for a process
+// that publishes and runs no loops: a moment later, and once for all calls until
+// then. It never blocks. An announcement that fails, or is lost because the
+// process ends, costs time only: the others poll.
+func AnnounceSoon(pool *pgxpool.Pool, schema, prefix string) {
+	a := announcement{pool, schema, prefix}
+	if _, under := announcements.LoadOrStore(a, true); under {
+		return
+	}
+	time.AfterFunc(announceAfter, func() {
+		announcements.Delete(a) // first: what is committed from now on needs another one
+		NewWaker(pool, schema, prefix).Announce(context.Background())
+	})
 }
 
 // Listen implements lane.Waker. A lost connection is made again, with growing

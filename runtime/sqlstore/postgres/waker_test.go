@@ -134,3 +134,18 @@ func TestChannelFitsAnyName(t *testing.T) {
 		seen[c] = true
 	}
 }
+
+// A process that only publishes announces what it committed, gathered.
+func TestAnnounceSoonIsHeard(t *testing.T) {
+	pool := testpg.Pool(t, testpg.URL(t), nil)
+	woken, _ := listen(t, NewWaker(pool, "public", ""))
+	waitFor(t, "the listener listens", func() bool { return listeners(t, pool, Channel("public", "")) > 0 })
+	before := woken.Load()
+	for range 100 {
+		AnnounceSoon(pool, "public", "")
+	}
+	waitFor(t, "the announcement is heard", func() bool { return woken.Load() > before })
+	heard := woken.Load()
+	AnnounceSoon(pool, "public", "")
+	waitFor(t, "the next one is heard", func() bool { return woken.Load() > heard })
+}

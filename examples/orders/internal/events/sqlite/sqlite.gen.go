@@ -31,8 +31,8 @@ func In(tx *sql.Tx) *events.Publisher {
 }
 
 // InTx runs fn in a transaction and commits it when fn returns nil. Boxes that run in this
-// process look for the new messages at once. Publish last, and keep the transaction short:
-// until it commits, other transactions that publish under the same keys wait for it.
+// process look for the new messages at once. Publish last, and keep the transaction
+// short: until it commits, other transactions that publish under the same keys wait for it.
 func InTx(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx, pub *events.Publisher) error) error {
 	err := sqlitestore.Write(ctx, db, func(tx *sql.Tx) error {
 		return fn(tx, events.NewPublisher(Appender(tx)))

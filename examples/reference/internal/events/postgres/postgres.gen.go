@@ -40,14 +40,15 @@ func InSQL(tx *sql.Tx) *events.Publisher {
 }
 
 // InTx runs fn in a transaction and commits it when fn returns nil. Boxes that run in this
-// process look for the new messages at once. Publish last, and keep the transaction short:
-// until it commits, other transactions that publish under the same keys wait for it.
+// process look for the new messages at once; without any, those of
+// other processes are told. Publish last, and keep the transaction
+// short: until it commits, other transactions that publish under the same keys wait for it.
 func InTx(ctx context.Context, pool *pgxpool.Pool, fn func(tx pgx.Tx, pub *events.Publisher) error) error {
 	err := pgstore.InTx(ctx, pool, func(tx pgx.Tx) error {
 		return fn(tx, events.NewPublisher(Appender(tx)))
 	})
-	if err == nil {
-		running.Nudge()
+	if err == nil && !running.Nudge() {
+		pgstore.AnnounceSoon(pool, "public", "")
 	}
 	return err
 }
