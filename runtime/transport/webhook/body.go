@@ -80,18 +80,31 @@ func tooLarge(limit int64) *problem {
 		"The body is too large, as sent or decompressed (%d bytes are accepted): send less, or raise the source's limit.", limit)
 }
 
+// maxDrain is how much of a body that is too large is read and thrown away, in
+// bytes: closing the connection of a sender that still writes would reset it
+// before the sender has read why it was refused.
+const maxDrain = 4 << 20
+
+// drain throws away the rest of a body, unless the sender waits to be asked for it.
+func drain(r *http.Request) {
+	if r.Header.Get("Expect") == "" {
+		io.CopyN(io.Discard, r.Body, maxDrain)
+	}
+}
+
 // readBody reads the body as it was sent, at most limit bytes.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *problem) {
+func readBody(r *http.Request, limit int64) ([]byte, *problem) {
 	if r.ContentLength > limit {
+		drain(r)
 		return nil, tooLarge(limit)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var tooMuch *http.MaxBytesError
+	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	switch {
+	case err == nil && int64(len(body)) > limit:
+		drain(r)
+		return nil, tooLarge(limit)
 	case err == nil:
 		return body, nil
-	case errors.As(err, &tooMuch):
-		return nil, tooLarge(limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, newProblem(http.StatusRequestTimeout, "timeout", "The body did not arrive in time: send it again.")
 	}

@@ -254,7 +254,7 @@ func (s *Source) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			later(s.config.RetryAfter).write(w)
 		return
 	}
-	disposition, p := s.serve(w, r)
+	disposition, p := s.serve(r)
 	if p != nil {
 		s.config.Logger.DebugContext(r.Context(), "request refused",
 			"source", s.config.Name, "status", p.Status, "reason", p.Detail)
@@ -271,12 +271,12 @@ func (s *Source) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve takes the request's message in. Nothing of the body is read before the
 // headers were looked at, and nothing is decompressed or parsed before the
 // sender was verified.
-func (s *Source) serve(w http.ResponseWriter, r *http.Request) (inbox.Disposition, *problem) {
+func (s *Source) serve(r *http.Request) (inbox.Disposition, *problem) {
 	encoding, p := s.checkHead(r)
 	if p != nil {
 		return 0, p
 	}
-	body, p := readBody(w, r, s.config.MaxBytes)
+	body, p := readBody(r, s.config.MaxBytes)
 	if p != nil {
 		return 0, p
 	}

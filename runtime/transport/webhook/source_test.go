@@ -741,3 +741,41 @@ func zeros(t *testing.T, size int64) string {
 	w.Close()
 	return b.String()
 }
+
+// A sender that writes its whole body before it reads the answer learns that
+// the body is too large: the connection is not reset under it.
+func TestSenderOfTooMuchReadsWhy(t *testing.T) {
+	s, ledger := newSource(t, orders(), Unsigned())
+	server := httptest.NewServer(s)
+	defer server.Close()
+	for name, headers := range map[string]string{
+		"declared": "Content-Length: 3145728\r\n\r\n",
+		"chunked":  "Transfer-Encoding: chunked\r\n\r\n300000\r\n",
+	} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s", headers)
+		if _, err := conn.Write(bytes.Repeat([]byte{' '}, 3<<20)); err != nil {
+			t.Errorf("%s: the sender was cut off: %v", name, err)
+			continue
+		}
+		if name == "chunked" {
+			fmt.Fprint(conn, "\r\n0\r\n\r\n")
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Errorf("%s: no answer: %v", name, err)
+			continue
+		}
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusRequestEntityTooLarge {
+			t.Errorf("%s: status %d", name, answer.StatusCode)
+		}
+	}
+	if n := len(ledger.Stored()); n != 0 {
+		t.Errorf("%d messages were stored", n)
+	}
+}
