@@ -1,18 +1,14 @@
 package databases_test
 
 import (
-	"context"
 	"database/sql"
-	"fmt"
-	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lanebox/lanebox/runtime/migrate"
+	"github.com/lanebox/lanebox/runtime/storetest/testpg"
 	_ "modernc.org/sqlite"
 )
 
@@ -41,27 +37,11 @@ func newSQLite(t *testing.T) *target {
 	}
 }
 
-// newPostgres returns a schema of its own that does not exist yet.
+// newPostgres returns a database of its own, and a schema that does not exist yet.
 func newPostgres(t *testing.T) *target {
 	t.Helper()
-	url := os.Getenv("LANEBOX_TEST_POSTGRES_URL")
-	if url == "" {
-		if os.Getenv("LANEBOX_TEST_REQUIRE") == "all" {
-			t.Fatal("LANEBOX_TEST_POSTGRES_URL is not set")
-		}
-		t.Skip("LANEBOX_TEST_POSTGRES_URL is not set")
-	}
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	schema := fmt.Sprintf("migrate_%x", rand.Uint64())
-	t.Cleanup(func() {
-		if _, err := pool.Exec(context.Background(), `DROP SCHEMA IF EXISTS `+schema+` CASCADE`); err != nil {
-			t.Error(err)
-		}
-		pool.Close()
-	})
+	pool := testpg.Pool(t, testpg.URL(t), nil)
+	const schema = "migrate"
 	ensure := func() error { // other tools need the schema
 		_, err := pool.Exec(t.Context(), `CREATE SCHEMA IF NOT EXISTS `+schema)
 		return err
