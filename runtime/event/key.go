@@ -18,12 +18,6 @@ type Key interface {
 	OrderingKey() string
 }
 
-// NoKey is the key type of events that declare none. Its value is always empty.
-type NoKey struct{}
-
-// OrderingKey returns the empty key.
-func (NoKey) OrderingKey() string { return "" }
-
 // RawKey is an ordering key given as text. It serves events that declare no key.
 type RawKey string
 
