@@ -223,22 +223,22 @@ type Source struct {
 	Map bool
 	// Receipts is how long idempotency keys are remembered after their message
 	// has gone.
-	Receipts    time.Duration
-	MaxBytes    int64    // largest body after decompression
-	Delivery    Delivery // pull mode only
-	RemovedFrom string   // value of was, "" if none
+	Receipts time.Duration
+	MaxBytes int64    // largest body after decompression
+	Delivery Delivery // pull mode only
+	Was      string   // value of was, "" if none
 }
 
 // A Destination is where outbox messages go to.
 type Destination struct {
-	Pos         Pos
-	Name        string
-	GoName      string
-	Doc         string
-	Number      int32
-	Type        string // "http" or "handler"
-	Delivery    Delivery
-	RemovedFrom string // value of was, "" if none
+	Pos      Pos
+	Name     string
+	GoName   string
+	Doc      string
+	Number   int32
+	Type     string // "http" or "handler"
+	Delivery Delivery
+	Was      string // value of was, "" if none
 }
 
 // Delivery is the policy of one delivering loop.

@@ -22,7 +22,7 @@ func dump(m *model.Model) string {
 	}
 	for i := range m.Destinations {
 		x := &m.Destinations[i]
-		d.line(0, "destination %s %s #%d %s%s%s", x.Name, x.GoName, x.Number, x.Type, opt(" was ", x.RemovedFrom), quote(" doc ", x.Doc))
+		d.line(0, "destination %s %s #%d %s%s%s", x.Name, x.GoName, x.Number, x.Type, opt(" was ", x.Was), quote(" doc ", x.Doc))
 		d.delivery(x.Delivery)
 	}
 	for _, r := range m.Routes {
@@ -152,7 +152,7 @@ func (d *dumper) source(s *model.Source) {
 	if s.Map {
 		mode += " map"
 	}
-	d.line(0, "source %s %s #%d %s %s%s%s%s", s.Name, s.GoName, s.Number, s.Type, mode, opt(" at ", s.Path), opt(" was ", s.RemovedFrom), quote(" doc ", s.Doc))
+	d.line(0, "source %s %s #%d %s %s%s%s%s", s.Name, s.GoName, s.Number, s.Type, mode, opt(" at ", s.Path), opt(" was ", s.Was), quote(" doc ", s.Doc))
 	d.line(1, "key %q type %q aggregate %q missing %s receipts %s max %d", s.IdempotencyKey, s.EventType, s.AggregateID, s.AggregateIDMissing, s.Receipts, s.MaxBytes)
 	if s.Pull {
 		d.line(1, "events %s%s", topics(s.Events), map[bool]string{true: " and others"}[s.Other])

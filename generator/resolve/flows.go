@@ -98,7 +98,7 @@ func (r *resolver) resolveDestinations() {
 	for i := range r.file.Destinations {
 		d := &r.file.Destinations[i]
 		what := fmt.Sprintf("destination %q", d.Name.V)
-		out := &model.Destination{Pos: d.Name.Pos, Name: d.Name.V, Doc: cleanDoc(d.Doc.V), Type: d.Type.V, RemovedFrom: d.Was.V}
+		out := &model.Destination{Pos: d.Name.Pos, Name: d.Name.V, Doc: cleanDoc(d.Doc.V), Type: d.Type.V, Was: d.Was.V}
 		r.transport(d.Type, d.Broker, what)
 		if out.GoName = r.flowName("destination", d.Name, d.GoName, folded); out.GoName != "" &&
 			r.claim(r.config, out.GoName, what, d.Name.Mark) {

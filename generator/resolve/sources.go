@@ -28,7 +28,7 @@ func (r *resolver) resolveSources() {
 		s := &r.file.Sources[i]
 		what := fmt.Sprintf("source %q", s.Name.V)
 		out := &model.Source{
-			Pos: s.Name.Pos, Name: s.Name.V, Doc: cleanDoc(s.Doc.V), Type: s.Type.V, RemovedFrom: s.Was.V,
+			Pos: s.Name.Pos, Name: s.Name.V, Doc: cleanDoc(s.Doc.V), Type: s.Type.V, Was: s.Was.V,
 			AggregateIDMissing: "reject",
 		}
 		r.transport(s.Type, s.Broker, what)
