@@ -33,6 +33,17 @@ type layer struct {
 	why   string
 }
 
+// transportMay is what a transport may import.
+var transportMay = []string{"runtime/event", "runtime/lane", "runtime/outbox", "runtime/inbox", "runtime/topology", "runtime/transport/internal/...", "runtime/internal/..."}
+
+// otherThan returns the drivers and clients that a transport with this client
+// must not depend on.
+func otherThan(client string) []string {
+	all := []string{"database/sql", "modernc.org/sqlite", "github.com/jackc/pgx/v5", "github.com/microsoft/go-mssqldb",
+		"github.com/rabbitmq/amqp091-go", "github.com/twmb/franz-go/pkg/kgo", "github.com/nats-io/nats.go"}
+	return slices.DeleteFunc(all, func(s string) bool { return s == client })
+}
+
 // layers is the dependency rule: imports point down and never up. The first line
 // that matches a package counts.
 var layers = []layer{
@@ -62,7 +73,19 @@ var layers = []layer{
 		why: "one dialect, one driver"},
 	{pkg: "runtime/sqlstore/sqlite", may: []string{"runtime/event", "runtime/lane", "runtime/outbox", "runtime/inbox", "runtime/internal/..."}, third: []string{"modernc.org/sqlite/..."}, never: []string{"github.com/jackc/pgx/v5"},
 		why: "one dialect, one driver"},
-	{pkg: "runtime/transport/...", may: []string{"runtime/event", "runtime/lane", "runtime/outbox", "runtime/inbox", "runtime/transport/internal/...", "runtime/internal/..."}, never: []string{"database/sql", "modernc.org/sqlite", "github.com/jackc/pgx/v5"},
+	{pkg: "runtime/sqlstore/sqlserver/internal/...", may: []string{"runtime/..."}, third: []string{"github.com/microsoft/go-mssqldb/..."}, never: []string{"modernc.org/sqlite", "github.com/jackc/pgx/v5/pgxpool"},
+		why: "generated code for the tests of this dialect"},
+	{pkg: "runtime/sqlstore/sqlserver", may: []string{"runtime/event", "runtime/lane", "runtime/outbox", "runtime/inbox", "runtime/internal/..."}, third: []string{"github.com/microsoft/go-mssqldb/..."}, never: []string{"modernc.org/sqlite", "github.com/jackc/pgx/v5"},
+		why: "one dialect, one driver"},
+	{pkg: "runtime/topology", never: []string{"net", "database/sql"},
+		why: "what a schema says about brokers needs no client"},
+	{pkg: "runtime/transport/rabbitmq", may: transportMay, third: []string{"github.com/rabbitmq/amqp091-go/..."}, never: otherThan("github.com/rabbitmq/amqp091-go"),
+		why: "one broker, one client"},
+	{pkg: "runtime/transport/kafka", may: transportMay, third: []string{"github.com/twmb/franz-go/..."}, never: otherThan("github.com/twmb/franz-go/pkg/kgo"),
+		why: "one broker, one client"},
+	{pkg: "runtime/transport/natsjs", may: transportMay, third: []string{"github.com/nats-io/nats.go/..."}, never: otherThan("github.com/nats-io/nats.go"),
+		why: "one broker, one client"},
+	{pkg: "runtime/transport/...", may: []string{"runtime/event", "runtime/lane", "runtime/outbox", "runtime/inbox", "runtime/topology", "runtime/transport/internal/...", "runtime/internal/..."}, never: otherThan(""),
 		why: "a transport carries messages and knows no store"},
 	{pkg: "runtime/memstore", may: []string{"runtime/event", "runtime/lane", "runtime/schedule", "runtime/outbox", "runtime/inbox", "runtime/internal/..."}, never: []string{"net/http", "database/sql"},
 		why: "the model of a store is plain Go"},

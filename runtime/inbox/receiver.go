@@ -106,20 +106,46 @@ func (r *Receiver) Receive(ctx context.Context, messages ...Incoming) ([]Disposi
 			return nil, &RefusedError{Index: i, Source: r.c.Source.Name, EventType: messages[i].EventType, Err: err}
 		}
 	}
+	return r.try(ctx, messages, r.c.Store.Receive)
+}
+
+// ReceiveAll is Receive for sources that cannot refuse a message, such as
+// brokers. What can never be received is stored among the dead letters with its
+// reason, and so is another body under a known idempotency key; both answer
+// Buried. An error means that the call may be repeated, stored or not.
+func (r *Receiver) ReceiveAll(ctx context.Context, messages ...Incoming) ([]Disposition, error) {
+	return r.receiveAll(ctx, messages, r.c.Store.Receive)
+}
+
+// ReceiveAt is ReceiveAll that also records a position in the same transaction.
+// messages may be empty. The store must be a LogStore.
+func (r *Receiver) ReceiveAt(ctx context.Context, at Position, messages ...Incoming) ([]Disposition, error) {
+	store, ok := r.c.Store.(LogStore)
+	if !ok {
+		return nil, errNoLog
+	}
+	return r.receiveAll(ctx, messages, func(ctx context.Context, source SourceRef, messages []Incoming) ([]Disposition, error) {
+		return store.ReceiveAt(ctx, source, messages, at)
+	})
+}
+
+// Position returns the offset that ReceiveAt recorded last for a log; ok is
+// false when there is none. The store must be a LogStore.
+func (r *Receiver) Position(ctx context.Context, log string) (offset int64, ok bool, err error) {
+	store, is := r.c.Store.(LogStore)
+	if !is {
+		return 0, false, errNoLog
+	}
 	ctx, cancel := context.WithTimeout(ctx, r.c.Timeout)
 	defer cancel()
-	for try := 1; ; try++ {
-		dispositions, err := r.c.Store.Receive(ctx, r.c.Source, messages)
-		if err == nil {
-			r.tell(dispositions)
-			return dispositions, nil
-		}
-		var again *event.RetryableError
-		if !errors.As(err, &again) || try == receiveTries || pause(ctx, try) != nil {
-			return nil, fmt.Errorf("receive from %s: %w", r.c.Source.Name, err)
-		}
+	offset, ok, err = store.Position(ctx, r.c.Source, log)
+	if err != nil {
+		err = fmt.Errorf("position of %s in %s: %w", r.c.Source.Name, log, err)
 	}
+	return offset, ok, err
 }
+
+var errNoLog = errors.New("inbox: the store keeps no positions")
 
 // pause waits a little, at random, before a transaction is run again.
 func pause(ctx context.Context, try int) error {

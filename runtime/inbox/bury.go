@@ -1,0 +1,128 @@
+package inbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/lanebox/lanebox/runtime/event"
+)
+
+// receive stores messages in one transaction of the database.
+type receive func(ctx context.Context, source SourceRef, messages []Incoming) ([]Disposition, error)
+
+// conflicted is the reason of a message whose idempotency key belongs to another
+// body.
+const conflicted = "another body was received under the same idempotency key"
+
+// receiveAll stores messages and buries what cannot be received. Messages that
+// turn out to be in conflict are buried by a second transaction: their place in
+// the order does not matter any more.
+func (r *Receiver) receiveAll(ctx context.Context, messages []Incoming, store receive) ([]Disposition, error) {
+	fit := make([]Incoming, len(messages))
+	for i := range messages {
+		fit[i] = r.fit(messages[i])
+	}
+	dispositions, err := r.try(ctx, fit, store)
+	if err != nil {
+		return nil, err
+	}
+	var late []Incoming
+	var at []int
+	for i, d := range dispositions {
+		if d == Conflict {
+			late, at = append(late, buried(messages[i], conflicted)), append(at, i)
+		}
+	}
+	if len(late) == 0 {
+		return dispositions, nil
+	}
+	second, err := r.try(ctx, late, r.c.Store.Receive)
+	if err != nil {
+		return nil, err
+	}
+	for i, d := range second {
+		dispositions[at[i]] = d
+	}
+	return dispositions, nil
+}
+
+// fit returns m as it can be stored: as it is, or as a dead letter.
+func (r *Receiver) fit(m Incoming) Incoming {
+	if m.Dead != "" {
+		return storedDead(m, m.Dead)
+	}
+	if err := r.check(&m); err != nil {
+		return storedDead(m, err.Error())
+	}
+	return m
+}
+
+// storedDead returns m as a dead letter under its own idempotency key, if that
+// can be stored.
+func storedDead(m Incoming, reason string) Incoming {
+	if event.CheckKey(m.IdempotencyKey) != nil {
+		return buried(m, reason)
+	}
+	return tidy(m, reason)
+}
+
+// buried returns m as a dead letter under an idempotency key made of the body
+// and what identifies it, so that the same message is buried once.
+func buried(m Incoming, reason string) Incoming {
+	sum := sha256.New()
+	for _, part := range []string{m.IdempotencyKey, m.EventType, m.AggregateID, string(m.Payload)} {
+		fmt.Fprintf(sum, "%d:%s", len(part), part)
+	}
+	m.IdempotencyKey = "dead:" + hex.EncodeToString(sum.Sum(nil))
+	return tidy(m, reason)
+}
+
+// tidy makes the rest of a dead letter storable.
+func tidy(m Incoming, reason string) Incoming {
+	m.Dead = clean(reason)
+	m.EventType = clipped(m.EventType)
+	if m.AggregateID != "" && event.CheckKey(m.AggregateID) != nil {
+		m.AggregateID = clipped(m.AggregateID)
+	}
+	headers := event.Headers{}
+	for name, value := range m.Headers {
+		headers[clean(name)] = clean(value)
+	}
+	m.Headers = headers
+	return m
+}
+
+// clean makes a text storable: valid UTF-8 without U+0000.
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// clipped makes a text storable where a key is expected.
+func clipped(s string) string {
+	s = clean(s)
+	for len(s) > event.MaxKeyBytes {
+		s = strings.ToValidUTF8(s[:event.MaxKeyBytes], "")
+	}
+	return s
+}
+
+// try runs a transaction again when the database gave it up.
+func (r *Receiver) try(ctx context.Context, messages []Incoming, store receive) ([]Disposition, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.c.Timeout)
+	defer cancel()
+	for try := 1; ; try++ {
+		dispositions, err := store(ctx, r.c.Source, messages)
+		if err == nil {
+			r.tell(dispositions)
+			return dispositions, nil
+		}
+		var again *event.RetryableError
+		if !errors.As(err, &again) || try == receiveTries || pause(ctx, try) != nil {
+			return nil, fmt.Errorf("receive from %s: %w", r.c.Source.Name, err)
+		}
+	}
+}
