@@ -5,7 +5,10 @@
 // the order of mappings in the YAML file, except where the order means something.
 package model
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // A Pos is a place in the schema file; lines and columns start at 1, columns
 // count runes.
@@ -16,7 +19,8 @@ type Model struct {
 	// File is the schema's base name, for headers and line comments.
 	File string
 	Go   Go
-	// Dialects are the databases to generate for, sorted: "postgres", "sqlite".
+	// Dialects are the databases to generate for, sorted: "postgres", "sqlite",
+	// "sqlserver".
 	Dialects []string
 	Database Database
 	// Binary says that an event declares a binary payload, so that the outbox
@@ -43,8 +47,17 @@ type Go struct {
 
 // Database names the tables.
 type Database struct {
-	Schema string // "public" by default; ignored by SQLite
+	Schema string // the database schema for all dialects; "" means the default of each
 	Prefix string // put before every table name
+}
+
+// SchemaIn returns the name of the database schema that holds the tables in a
+// dialect. SQLite has none and ignores it.
+func (d Database) SchemaIn(dialect string) string {
+	if dialect == "sqlserver" {
+		return cmp.Or(d.Schema, "dbo")
+	}
+	return cmp.Or(d.Schema, "public")
 }
 
 // A Key is a typed ordering key.

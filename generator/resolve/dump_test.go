@@ -10,7 +10,7 @@ import (
 // dump prints a model, one thing a line, without positions.
 func dump(m *model.Model) string {
 	d := new(dumper)
-	d.line(0, "package %s in %s, %s, database %q.%q, binary %v", m.Go.Package, m.Go.Out, strings.Join(m.Dialects, " "), m.Database.Schema, m.Database.Prefix, m.Binary)
+	d.line(0, "package %s in %s, %s, database %q.%q, binary %v", m.Go.Package, m.Go.Out, strings.Join(m.Dialects, " "), m.Database.SchemaIn(m.Dialects[0]), m.Database.Prefix, m.Binary)
 	for i := range m.Keys {
 		d.key(&m.Keys[i])
 	}

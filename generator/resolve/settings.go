@@ -86,7 +86,6 @@ func (r *resolver) dialects(list []schema.Text) {
 
 // database resolves the names of tables.
 func (r *resolver) database(d schema.Database) {
-	r.model.Database.Schema = "public"
 	if d.Schema.Set {
 		r.model.Database.Schema = d.Schema.V
 		if problem := schemaProblem(d.Schema.V); problem != "" {

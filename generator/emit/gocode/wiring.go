@@ -40,10 +40,10 @@ func (g *generator) postgres(f *jen.File) {
 			return jen.Qual(rtPostgres, "InTx").Call(jen.Id("ctx"), jen.Id("pool"), fn)
 		},
 		waker: func() *jen.Statement {
-			return jen.Qual(rtPostgres, "NewWaker").Call(jen.Id("pool"), jen.Lit(g.m.Database.Schema), jen.Lit(g.m.Database.Prefix))
+			return jen.Qual(rtPostgres, "NewWaker").Call(jen.Id("pool"), jen.Lit(g.m.Database.SchemaIn("postgres")), jen.Lit(g.m.Database.Prefix))
 		},
 		announce: func() *jen.Statement {
-			return jen.Qual(rtPostgres, "AnnounceSoon").Call(jen.Id("pool"), jen.Lit(g.m.Database.Schema), jen.Lit(g.m.Database.Prefix))
+			return jen.Qual(rtPostgres, "AnnounceSoon").Call(jen.Id("pool"), jen.Lit(g.m.Database.SchemaIn("postgres")), jen.Lit(g.m.Database.Prefix))
 		},
 		start: func() *jen.Statement {
 			return jen.Func().Params(jen.Id("ctx").Qual("context", "Context")).Error().Block(
@@ -386,7 +386,7 @@ func (w *wiring) migration(f *jen.File) {
 		jen.List(jen.Id("set"), jen.Err()).Op(":=").Qual(rtMigrate, "Files").Call(jen.Id("migrations")),
 		jen.If(jen.Err().Op("!=").Nil()).Block(jen.Return(jen.Qual(rtMigrate, "Report").Values(), jen.Err())),
 		jen.List(jen.Id("set").Dot("Schema"), jen.Id("set").Dot("Prefix")).Op("=").
-			List(jen.Lit(w.g.m.Database.Schema), jen.Lit(w.g.m.Database.Prefix)),
+			List(jen.Lit(w.g.m.Database.SchemaIn(w.dialect)), jen.Lit(w.g.m.Database.Prefix)),
 		jen.Id("set").Dot("Scopes").Op("=").Index().Qual(rtMigrate, "Scope").BlockFunc(w.scopes),
 		jen.Return(jen.Qual(rtMigrate, w.migrate).Call(jen.Id("ctx"), jen.Id(w.handle), jen.Id("set"))))
 }

@@ -216,8 +216,9 @@ func postgresSchema(m *model.Model) ([]byte, error) {
 // renderPostgres executes one SQL template for m.
 func renderPostgres(m *model.Model, name string, forSQLC bool) ([]byte, error) {
 	d := dialect.Postgres
+	schema := d.Quote(m.Database.SchemaIn("postgres"))
 	funcs := template.FuncMap{
-		"t":       func(name string) string { return d.Quote(m.Database.Schema) + "." + d.Quote(m.Database.Prefix+name) },
+		"t":       func(name string) string { return schema + "." + d.Quote(m.Database.Prefix+name) },
 		"n":       func(name string) string { return d.Quote(m.Database.Prefix + name) },
 		"raw":     func(name string) string { return m.Database.Prefix + name },
 		"lit":     d.Literal,
@@ -230,9 +231,9 @@ func renderPostgres(m *model.Model, name string, forSQLC bool) ([]byte, error) {
 func comment(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func newPostgresSQL(m *model.Model, forSQLC bool) postgresSQL {
-	d := dialect.Postgres
+	d, schema := dialect.Postgres, m.Database.SchemaIn("postgres")
 	data := postgresSQL{
-		Schema: d.Quote(m.Database.Schema), NewSchema: m.Database.Schema != "public", ForSQLC: forSQLC,
+		Schema: d.Quote(schema), NewSchema: schema != "public", ForSQLC: forSQLC,
 		Prefix: comment(m.Database.Prefix), Payload: "text", Scopes: Scopes(m), FanOut: fansOut(m),
 	}
 	if m.Binary {

@@ -31,7 +31,7 @@ type postgresGoQueue struct {
 // around sqlc's code. What they do stands in runtime/sqlstore/postgres.
 func postgresStore(m *model.Model) ([]byte, error) {
 	data := postgresGo{
-		Import: m.Go.Import, Schema: m.Database.Schema, Prefix: m.Database.Prefix, Binary: m.Binary, PushScope: model.PushScope,
+		Import: m.Go.Import, Schema: m.Database.SchemaIn("postgres"), Prefix: m.Database.Prefix, Binary: m.Binary, PushScope: model.PushScope,
 		Destinations: m.Destinations, Sources: m.Sources,
 		Outbox: postgresGoQueue{Type: "outboxQueries", Name: "Outbox", Table: "outbox", Key: "Key", Topic: "Topic"},
 		Inbox:  postgresGoQueue{Type: "inboxQueries", Name: "Inbox", Table: "inbox", Key: "AggregateID", Topic: "EventType", Inbox: true},

@@ -37,8 +37,7 @@ func shopModel(binary bool) *model.Model {
 	m := &model.Model{
 		File: "lanebox.yaml", Go: model.Go{Package: "shop", Out: "shop",
 			Import: "github.com/lanebox/lanebox/runtime/sqlstore/sqlite/internal/shop"}, Dialects: []string{"sqlite"}, Binary: binary,
-		Database: model.Database{Schema: "public"},
-		Keys:     []model.Key{*account, *order},
+		Keys: []model.Key{*account, *order},
 		Destinations: []model.Destination{
 			{Name: "audit", GoName: "Audit", Number: 1003, Type: "handler"},
 			{Name: "ledger", GoName: "Ledger", Number: 1002, Type: "handler"},

@@ -189,7 +189,7 @@ func checkCommitted(s source, result *generator.Result, dialect string) error {
 // migrationSet returns what the dialect's database must have.
 func migrationSet(result *generator.Result, dialect string) migrate.Set {
 	m := result.Model
-	set := migrate.Set{Schema: m.Database.Schema, Prefix: m.Database.Prefix, Scopes: scopes(m)}
+	set := migrate.Set{Schema: m.Database.SchemaIn(dialect), Prefix: m.Database.Prefix, Scopes: scopes(m)}
 	for _, f := range migrations(result, dialect) {
 		name := strings.TrimSuffix(path.Base(f.Path), ".sql")
 		if name == "repeatable" {

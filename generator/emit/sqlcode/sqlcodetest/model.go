@@ -33,7 +33,6 @@ func Model(dialects ...string) *model.Model {
 		File:     "lanebox.yaml",
 		Go:       model.Go{Package: "events", Out: "internal/events"},
 		Dialects: dialects,
-		Database: model.Database{Schema: "public"},
 		Keys:     []model.Key{*invoiceID, *orderID},
 		Destinations: []model.Destination{
 			destination("audit", "Audit", Audit), destination("ledger", "Ledger", Ledger), destination("warehouse", "Warehouse", Warehouse),
