@@ -52,4 +52,9 @@ const (
 	// HeaderContentType is the media type of the payload; absent means
 	// application/json.
 	HeaderContentType = "content-type"
+	// HeaderRedelivered is "true", and HeaderDeliveryCount a number, on a message
+	// whose broker says that it was delivered before it was stored. They speak of
+	// that delivery alone and are not sent on.
+	HeaderRedelivered   = "redelivered"
+	HeaderDeliveryCount = "delivery-count"
 )

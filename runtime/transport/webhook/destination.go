@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/transport/internal/envelope"
 	"github.com/lanebox/lanebox/runtime/transport/internal/extract"
 )
 
@@ -138,7 +139,7 @@ func checkStatic(name, value string) error {
 	switch {
 	case !extract.IsToken(name):
 		return fmt.Errorf("%q is not a header name", name)
-	case !isVisible(value):
+	case !envelope.IsVisible(value):
 		return fmt.Errorf("header %s: the value must be printable ASCII", name)
 	case strings.HasPrefix(lower, ceHeader), strings.HasPrefix(lower, ownHeader), strings.HasPrefix(lower, "webhook-"):
 		return fmt.Errorf("header %s is set by the message", name)
@@ -261,7 +262,7 @@ func (d *Destination) Send(ctx context.Context, m event.Message) error {
 }
 
 func (d *Destination) request(ctx context.Context, m event.Message) (*http.Request, error) {
-	media, err := contentType(m)
+	media, err := envelope.ContentType(m)
 	if err != nil {
 		return nil, err
 	}
@@ -274,7 +275,7 @@ func (d *Destination) request(ctx context.Context, m event.Message) (*http.Reque
 		r.Header.Set(name, value)
 	}
 	r.Header.Set("Content-Type", media)
-	setAttributes(r.Header, d.options.Source, m)
+	setFields(r.Header, d.options.Source, m)
 	sign(r.Header, d.keys, m.ID.String(), d.now(), m.Payload)
 	return r, nil
 }

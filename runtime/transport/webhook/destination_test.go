@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/transport/internal/envelope"
 	"github.com/lanebox/lanebox/runtime/transporttest"
 )
 
@@ -518,15 +519,16 @@ func FuzzHeaderValues(f *testing.F) {
 	f.Add("a", "b")
 	f.Add("x y%", "ü\r\nx: y")
 	f.Fuzz(func(t *testing.T, name, value string) {
-		encoded := encodeValue(value)
-		if !isVisible(encoded) || strings.ContainsAny(encoded, "\" ") {
-			t.Fatalf("encodeValue(%q) = %q", value, encoded)
+		encoded := envelope.EncodeValue(value)
+		if !envelope.IsVisible(encoded) || strings.ContainsAny(encoded, "\" ") {
+			t.Fatalf("EncodeValue(%q) = %q", value, encoded)
 		}
-		if got, err := decodeValue(encoded); err != nil || got != value {
+		if got, err := envelope.DecodeValue(encoded); err != nil || got != value {
 			t.Fatalf("%q became %q, %v", value, got, err)
 		}
-		h := http.Header{}
-		setMessageHeaders(h, event.Headers{name: value})
+		bare, h := http.Header{}, http.Header{}
+		setFields(bare, "", event.Message{})
+		setFields(h, "", event.Message{Headers: event.Headers{name: value}})
 		for n := range h {
 			for i := range len(n) {
 				if c := n[i]; c <= ' ' || c >= 0x7f || c == ':' {
@@ -534,8 +536,8 @@ func FuzzHeaderValues(f *testing.F) {
 				}
 			}
 		}
-		if utf8.ValidString(name) && utf8.ValidString(value) && name != "" && !strings.ContainsRune(name+value, 0) && !isReserved(name) {
-			if got := messageHeaders(h, nil); got[name] != value || len(got) != 1 {
+		if utf8.ValidString(name) && utf8.ValidString(value) && name != "" && !strings.ContainsRune(name+value, 0) && !envelope.IsReserved(name) {
+			if got := messageHeaders(h, nil); got[name] != value || len(got) != len(messageHeaders(bare, nil))+1 {
 				t.Fatalf("%q: %q became %q", name, value, got)
 			}
 		}
