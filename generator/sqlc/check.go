@@ -42,7 +42,7 @@ func Check(d *dialect.Dialect, queries []sqlcode.Query, files []output.File) err
 		delete(g.methods, q.Name)
 	}
 	for name := range g.methods {
-		if g.texts[lowerFirst(name)] != "" {
+		if g.texts[sqlcode.Query{Name: name}.ConstName()] != "" {
 			errs = append(errs, fmt.Errorf("%s: query %s is not in the query model", d.Name, name))
 		}
 	}
@@ -126,7 +126,7 @@ func members(s *ast.StructType) []member {
 
 // compare returns what is wrong with one query.
 func (g *generated) compare(d *dialect.Dialect, q sqlcode.Query) []string {
-	method, text := g.methods[q.Name], g.texts[lowerFirst(q.Name)]
+	method, text := g.methods[q.Name], g.texts[q.ConstName()]
 	if method == nil || text == "" {
 		return []string{"is missing"}
 	}
@@ -164,7 +164,7 @@ func (g *generated) columns(q sqlcode.Query, method *ast.FuncType) []member {
 		return s
 	}
 	if len(q.Columns) == 1 {
-		return []member{{goName(q.Columns[0].Name), name}}
+		return []member{{q.Columns[0].GoName(), name}}
 	}
 	return []member{{"?", name}}
 }
@@ -173,7 +173,7 @@ func (g *generated) columns(q sqlcode.Query, method *ast.FuncType) []member {
 func want(d *dialect.Dialect, fields []sqlcode.Field) []member {
 	ms := make([]member, len(fields))
 	for i, f := range fields {
-		ms[i] = member{goName(f.Name), d.GoTypes[f.Type]}
+		ms[i] = member{f.GoName(), d.GoTypes[f.Type]}
 	}
 	return ms
 }
@@ -204,18 +204,3 @@ func countPositional(text string) int {
 	}
 	return len(seen)
 }
-
-// goName is how sqlc names a field, with id as the only initialism.
-func goName(snake string) string {
-	var b strings.Builder
-	for part := range strings.SplitSeq(snake, "_") {
-		if part == "id" {
-			b.WriteString("ID")
-		} else if part != "" {
-			b.WriteString(strings.ToUpper(part[:1]) + part[1:])
-		}
-	}
-	return b.String()
-}
-
-func lowerFirst(s string) string { return strings.ToLower(s[:1]) + s[1:] }
