@@ -67,6 +67,10 @@ type ReceiveStore interface {
 	PurgeReceipts(ctx context.Context, source SourceRef, retention time.Duration, max int) (int, error)
 }
 
+// ReasonRefused is the reason of dead letters that a source could not refuse at
+// receipt; their error says why. See Incoming.Dead.
+const ReasonRefused = "refused"
+
 // A Position is how far a source has read a log whose broker keeps no position
 // for it.
 type Position struct {

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	_ inbox.ReceiveStore          = (*DB)(nil)
+	_ inbox.LogStore              = (*DB)(nil)
 	_ inbox.PullStore[*Tx]        = (*scoped)(nil)
 	_ inbox.PatientPushStore[*Tx] = (*scoped)(nil)
 	_ outbox.Appender             = (*Tx)(nil)
@@ -21,6 +21,23 @@ var (
 
 // Receive implements inbox.ReceiveStore.
 func (db *DB) Receive(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming) ([]inbox.Disposition, error) {
+	return db.receive(ctx, source, messages, nil)
+}
+
+// ReceiveAt implements inbox.LogStore.
+func (db *DB) ReceiveAt(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming, at inbox.Position) ([]inbox.Disposition, error) {
+	return db.receive(ctx, source, messages, &at)
+}
+
+// Position implements inbox.LogStore.
+func (db *DB) Position(_ context.Context, source inbox.SourceRef, log string) (int64, bool, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	offset, ok := db.logs[logKey{source.Number, log}]
+	return offset, ok, nil
+}
+
+func (db *DB) receive(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming, at *inbox.Position) ([]inbox.Disposition, error) {
 	answer, err := db.enter(ctx, Call{Op: OpReceive, Scope: source.Scope})
 	if err != nil {
 		return nil, err
@@ -30,6 +47,9 @@ func (db *DB) Receive(ctx context.Context, source inbox.SourceRef, messages []in
 	if err != nil {
 		tx.Rollback(ctx)
 		return nil, err
+	}
+	if at != nil {
+		tx.logs[logKey{source.Number, at.Log}] = at.Offset
 	}
 	if err := tx.commit(); err != nil {
 		return nil, err

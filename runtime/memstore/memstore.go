@@ -81,6 +81,7 @@ type DB struct {
 	locks    map[lockKey]*lock
 	versions map[versionKey]int64
 	receipts map[receiptKey]receipt
+	logs     map[logKey]int64
 	wakers   map[chan struct{}]bool
 	fault    func(Call) Fault
 }
@@ -93,6 +94,12 @@ type versionKey struct {
 type receiptKey struct {
 	source int32
 	key    string
+}
+
+// A logKey names a log that a source reads.
+type logKey struct {
+	source int32
+	log    string
 }
 
 type receipt struct {
@@ -118,6 +125,7 @@ func New(c Config) (*DB, error) {
 		locks:    map[lockKey]*lock{},
 		versions: map[versionKey]int64{},
 		receipts: map[receiptKey]receipt{},
+		logs:     map[logKey]int64{},
 		wakers:   map[chan struct{}]bool{},
 	}
 	if db.now == nil {

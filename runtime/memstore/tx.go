@@ -30,6 +30,8 @@ type Tx struct {
 	waitsFor *lock // nil while it runs
 
 	inserts  []pending
+	buried   []burial
+	logs     map[logKey]int64
 	versions map[versionKey]int64
 	receipts map[receiptKey]receipt
 	// before runs under the DB's mutex just before the transaction becomes
@@ -42,9 +44,15 @@ type pending struct {
 	row   *row
 }
 
+// A burial is a message that goes to the dead letters without ever waiting.
+type burial struct {
+	scope *scope
+	dead  *deadRow
+}
+
 // Begin starts a transaction. It must be ended with Commit or Rollback.
 func (db *DB) Begin() *Tx {
-	return &Tx{db: db, versions: map[versionKey]int64{}, receipts: map[receiptKey]receipt{}}
+	return &Tx{db: db, versions: map[versionKey]int64{}, receipts: map[receiptKey]receipt{}, logs: map[logKey]int64{}}
 }
 
 // Commit makes everything visible at once.
@@ -81,6 +89,14 @@ func (tx *Tx) commit() error {
 	}
 	for _, p := range tx.inserts {
 		p.scope.insert(p.row)
+	}
+	for _, b := range tx.buried {
+		b.scope.dead = append(b.scope.dead, b.dead)
+	}
+	for k, offset := range tx.logs {
+		if now, ok := db.logs[k]; !ok || now < offset {
+			db.logs[k] = offset
+		}
 	}
 	maps.Copy(db.versions, tx.versions)
 	maps.Copy(db.receipts, tx.receipts)
@@ -238,10 +254,15 @@ func (tx *Tx) nextVersion(k versionKey) int64 {
 
 // add draws the sequence number and the time of a row, under the key's lock.
 func (tx *Tx) add(to *scope, r *row) {
+	tx.number(r)
+	tx.inserts = append(tx.inserts, pending{to, r})
+}
+
+// number gives a row its sequence number and time.
+func (tx *Tx) number(r *row) {
 	tx.db.sequence++
 	r.message.Sequence = tx.db.sequence
 	r.message.CreatedAt = tx.db.now()
-	tx.inserts = append(tx.inserts, pending{to, r})
 }
 
 // Receive stores incoming messages inside the transaction; see
@@ -256,7 +277,7 @@ func (tx *Tx) Receive(ctx context.Context, source inbox.SourceRef, messages []in
 	}
 	var locks []lockKey
 	for _, m := range messages {
-		if m.AggregateID != "" {
+		if m.AggregateID != "" && m.Dead == "" {
 			if err := event.CheckKey(m.AggregateID); err != nil {
 				return nil, tx.fail(&event.ConfigurationError{Topic: m.EventType, Reason: err.Error()})
 			}
@@ -295,10 +316,16 @@ func (tx *Tx) receive(to *scope, source inbox.SourceRef, in inbox.Incoming) inbo
 	if in.AggregateID == "" {
 		l = to.unorderedLane()
 	}
-	tx.add(to, &row{lane: l, sourceNumber: source.Number, message: event.Message{
+	r := &row{lane: l, sourceNumber: source.Number, message: event.Message{
 		ID: event.NewUUID(), Topic: in.EventType, Key: in.AggregateID, Version: in.Version,
 		Payload: slices.Clone(in.Payload), Headers: maps.Clone(in.Headers),
 		Source: source.Name, IdempotencyKey: in.IdempotencyKey,
-	}})
+	}}
+	tx.number(r)
+	if in.Dead != "" {
+		tx.buried = append(tx.buried, burial{to, &deadRow{row: *r, reason: inbox.ReasonRefused, lastError: in.Dead, died: tx.db.now()}})
+		return inbox.Buried
+	}
+	tx.inserts = append(tx.inserts, pending{to, r})
 	return inbox.Stored
 }

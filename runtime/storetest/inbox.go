@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/outbox"
@@ -108,6 +109,95 @@ func receiptsArePurgedInBatches[Tx any](e *env[Tx]) {
 		for _, n := range []int{2, 2, 1, 0} {
 			e.purgeReceipts(2, n, "five receipts are "+step+" by twos")
 		}
+	}
+}
+
+// What a source cannot refuse is a dead letter at once, with its receipt, and
+// concerns no lane.
+func refusedMessageIsBuried[Tx any](e *env[Tx]) {
+	source := e.Source(Payments)
+	first := inbox.Incoming{IdempotencyKey: "good", EventType: orderCancelled, AggregateID: "A", Payload: []byte(`{"n":1}`)}
+	bad := inbox.Incoming{IdempotencyKey: "bad", AggregateID: "A", Payload: []byte("\xff{"), Headers: event.Headers{"h": "v"}, Version: 7, Dead: "no JSON"}
+	last := inbox.Incoming{IdempotencyKey: "last", EventType: orderCancelled, AggregateID: "A", Payload: []byte(`{"n":2}`)}
+	loose := inbox.Incoming{IdempotencyKey: "loose", EventType: "unknown.v1", Payload: []byte("{}"), Dead: "no handler"}
+	got, err := e.Receive.Receive(e.ctx, source, []inbox.Incoming{first, bad, last, loose, bad})
+	e.check(err)
+	if want := []inbox.Disposition{inbox.Stored, inbox.Buried, inbox.Stored, inbox.Buried, inbox.Duplicate}; !slices.Equal(got, want) {
+		e.Fatalf("dispositions are %v, want %v", got, want)
+	}
+	e.wantReceived("a dead letter", inbox.Duplicate, Payments, bad)
+	w := e.claimer("w", Payments)
+	want(e, "stored", ofKey(w.drain(), "A"), []string{`{"n":1}`, `{"n":2}`})
+	letters, err := e.DeadLetters(e.ctx, w.scope)
+	e.check(err)
+	if len(letters) != 2 {
+		e.Fatalf("there are %d dead letters, want 2", len(letters))
+	}
+	l := letters[0]
+	m := l.Message
+	if l.Reason != inbox.ReasonRefused || l.Error != bad.Dead || l.Attempts != 0 || m.IdempotencyKey != bad.IdempotencyKey || m.Topic != "" ||
+		m.Key != "A" || string(m.Payload) != string(bad.Payload) || m.Headers["h"] != "v" || m.Version != 7 || m.Source == "" || m.ID.IsZero() {
+		e.Errorf("the dead letter is %+v", l)
+	}
+	if m := letters[1].Message; m.Key != "" || m.Topic != "unknown.v1" {
+		e.Errorf("the dead letter without aggregate is %+v", letters[1])
+	}
+	e.ageReceipts()
+	e.purgeReceipts(100, 2, "two messages are handled and two are dead")
+	e.check(e.Replay(e.ctx, w.scope, m.ID))
+	want(e, "replayed", ofKey(w.drain(), "A"), []string{string(bad.Payload)})
+}
+
+// A position moves with the messages before it, in one transaction, and never
+// back.
+func positionMovesWithTheMessages[Tx any](e *env[Tx]) {
+	source, other := e.Source(Payments), e.Source(Stock)
+	position := func(of inbox.SourceRef, log string) int64 {
+		e.Helper()
+		offset, ok, err := e.Receive.Position(e.ctx, of, log)
+		e.check(err)
+		if !ok {
+			return -1
+		}
+		return offset
+	}
+	if p := position(source, "log"); p != -1 {
+		e.Fatalf("a new log is at %d", p)
+	}
+	at := func(of inbox.SourceRef, log string, offset int64, messages ...inbox.Incoming) []inbox.Disposition {
+		e.Helper()
+		got, err := e.Receive.ReceiveAt(e.ctx, of, messages, inbox.Position{Log: log, Offset: offset})
+		e.check(err)
+		return got
+	}
+	m := inbox.Incoming{IdempotencyKey: "one", EventType: orderCancelled, AggregateID: "A", Payload: []byte("1")}
+	bad := inbox.Incoming{IdempotencyKey: "bad", EventType: orderCancelled, Payload: []byte("2"), Dead: "bad"}
+	if got := at(source, "log", 5, m, bad); !slices.Equal(got, []inbox.Disposition{inbox.Stored, inbox.Buried}) {
+		e.Errorf("dispositions are %v", got)
+	}
+	at(source, "log", 0)
+	at(source, "log", 4, m)
+	at(source, "Log", 1<<40)
+	at(source, "log ", 0)
+	at(other, "log", 9)
+	for _, w := range []struct {
+		of     inbox.SourceRef
+		log    string
+		offset int64
+	}{{source, "log", 5}, {source, "Log", 1 << 40}, {source, "log ", 0}, {other, "log", 9}, {other, "Log", -1}} {
+		if p := position(w.of, w.log); p != w.offset {
+			e.Errorf("%s of %s is at %d, want %d", w.log, w.of.Name, p, w.offset)
+		}
+	}
+	ctx, cancel := context.WithCancel(e.ctx)
+	cancel()
+	next := inbox.Incoming{IdempotencyKey: "two", EventType: orderCancelled, AggregateID: "A", Payload: []byte("3")}
+	if _, err := e.Receive.ReceiveAt(ctx, source, []inbox.Incoming{next}, inbox.Position{Log: "log", Offset: 6}); err == nil {
+		e.Error("a cancelled call succeeded")
+	}
+	want(e, "stored", ofKey(e.claimer("w", Payments).drain(), "A"), []string{"1"})
+	if p := position(source, "log"); p != 5 {
+		e.Errorf("a cancelled call moved the position to %d", p)
 	}
 }
 

@@ -89,7 +89,7 @@ type DB[Tx any] struct {
 	Keeper        lane.Keeper
 	Waker         lane.Waker
 
-	Receive inbox.ReceiveStore
+	Receive inbox.LogStore
 	// ReceiveIn stores one message inside an open transaction, as the receiver
 	// does in one of its own. A database with one writer needs none.
 	ReceiveIn func(ctx context.Context, tx Tx, source inbox.SourceRef, m inbox.Incoming) error
@@ -192,6 +192,8 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 			{"SameKeyOtherBodyConflicts", sameKeyOtherBodyConflicts[Tx]},
 			{"ReceiptOutlivesItsMessage", receiptOutlivesItsMessage[Tx]},
 			{"ReceiptsArePurgedInBatches", receiptsArePurgedInBatches[Tx]},
+			{"RefusedMessageIsBuried", refusedMessageIsBuried[Tx]},
+			{"PositionMovesWithTheMessages", positionMovesWithTheMessages[Tx]},
 		}},
 		{"G9 a stale owner changes nothing", []test[Tx]{
 			{"StaleOwnerChangesNothing", staleOwnerChangesNothing[Tx]},

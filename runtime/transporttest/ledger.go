@@ -15,14 +15,34 @@ import (
 // inbox does and can be told to fail.
 type Ledger struct {
 	mu     sync.Mutex
-	stored []inbox.Incoming // in commit order
-	tries  int              // calls of Receive
+	stored []inbox.Incoming  // in commit order
+	dead   []inbox.Incoming  // in commit order
+	known  map[string][]byte // payloads by idempotency key
+	logs   map[string]int64  // positions by the name of the log
+	tries  int               // calls of Receive
 	before func(ctx context.Context, try int, m inbox.Incoming) error
 	after  func(ctx context.Context, try int, m inbox.Incoming) error
 }
 
 // Receive implements inbox.ReceiveStore.
 func (l *Ledger) Receive(ctx context.Context, _ inbox.SourceRef, messages []inbox.Incoming) ([]inbox.Disposition, error) {
+	return l.receive(ctx, messages, nil)
+}
+
+// ReceiveAt implements inbox.LogStore.
+func (l *Ledger) ReceiveAt(ctx context.Context, _ inbox.SourceRef, messages []inbox.Incoming, at inbox.Position) ([]inbox.Disposition, error) {
+	return l.receive(ctx, messages, &at)
+}
+
+// Position implements inbox.LogStore.
+func (l *Ledger) Position(_ context.Context, _ inbox.SourceRef, log string) (int64, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	offset, ok := l.logs[log]
+	return offset, ok, nil
+}
+
+func (l *Ledger) receive(ctx context.Context, messages []inbox.Incoming, at *inbox.Position) ([]inbox.Disposition, error) {
 	l.mu.Lock()
 	l.tries++
 	try, before, after := l.tries, l.before, l.after
@@ -32,7 +52,7 @@ func (l *Ledger) Receive(ctx context.Context, _ inbox.SourceRef, messages []inbo
 			return nil, err
 		}
 	}
-	dispositions := l.commit(messages)
+	dispositions := l.commit(messages, at)
 	for _, m := range messages {
 		if err := call(ctx, after, try, m); err != nil {
 			return nil, err
@@ -48,29 +68,42 @@ func call(ctx context.Context, hook func(context.Context, int, inbox.Incoming) e
 	return hook(ctx, try, m)
 }
 
-func (l *Ledger) commit(messages []inbox.Incoming) []inbox.Disposition {
+func (l *Ledger) commit(messages []inbox.Incoming, at *inbox.Position) []inbox.Disposition {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	dispositions := make([]inbox.Disposition, len(messages))
 	for i, m := range messages {
-		if dispositions[i] = l.disposition(m); dispositions[i] == inbox.Stored {
-			m.Payload = bytes.Clone(m.Payload)
-			l.stored = append(l.stored, m)
+		m.Payload = bytes.Clone(m.Payload)
+		dispositions[i] = l.store(m)
+	}
+	if at != nil {
+		if l.logs == nil {
+			l.logs = map[string]int64{}
+		}
+		if offset, ok := l.logs[at.Log]; !ok || offset < at.Offset {
+			l.logs[at.Log] = at.Offset
 		}
 	}
 	return dispositions
 }
 
-func (l *Ledger) disposition(m inbox.Incoming) inbox.Disposition {
-	for _, s := range l.stored {
-		switch {
-		case s.IdempotencyKey != m.IdempotencyKey:
-		case bytes.Equal(s.Payload, m.Payload):
-			return inbox.Duplicate
-		default:
-			return inbox.Conflict
-		}
+// store adds m unless its idempotency key is known.
+func (l *Ledger) store(m inbox.Incoming) inbox.Disposition {
+	payload, known := l.known[m.IdempotencyKey]
+	switch {
+	case known && bytes.Equal(payload, m.Payload):
+		return inbox.Duplicate
+	case known:
+		return inbox.Conflict
+	case l.known == nil:
+		l.known = map[string][]byte{}
 	}
+	l.known[m.IdempotencyKey] = m.Payload
+	if m.Dead != "" {
+		l.dead = append(l.dead, m)
+		return inbox.Buried
+	}
+	l.stored = append(l.stored, m)
 	return inbox.Stored
 }
 
@@ -84,6 +117,13 @@ func (l *Ledger) Stored() []inbox.Incoming {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]inbox.Incoming(nil), l.stored...)
+}
+
+// Dead returns what was stored among the dead letters, in commit order.
+func (l *Ledger) Dead() []inbox.Incoming {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]inbox.Incoming(nil), l.dead...)
 }
 
 // Tries returns how often storing was tried.

@@ -36,6 +36,8 @@ type Queries interface {
 	Complete(ctx context.Context, p CompleteParams) (CompleteRow, error)
 	Receive(ctx context.Context, p ReceiveParams) ([]int64, error)
 	Digests(ctx context.Context, p DigestsParams) ([]DigestsRow, error)
+	Position(ctx context.Context, p PositionParams) ([]int64, error)
+	Advance(ctx context.Context, p AdvanceParams) error
 	PurgeReceipts(ctx context.Context, p PurgeReceiptsParams) (int64, error)
 	Counts(ctx context.Context) ([]CountsRow, error)
 
@@ -175,6 +177,7 @@ type ReceiveParams struct {
 	Payloads        [][]byte
 	Headers         []string
 	Versions        []int64
+	Reasons         []string
 	Scope           int32
 	Source          int32
 }
@@ -189,6 +192,19 @@ type DigestsParams struct {
 type DigestsRow struct {
 	IdempotencyKey string
 	Digest         []byte
+}
+
+// PositionParams names a log of a source.
+type PositionParams struct {
+	Source int32
+	Log    string
+}
+
+// AdvanceParams is a position in a log of a source.
+type AdvanceParams struct {
+	Source   int32
+	Log      string
+	Position int64
 }
 
 // PurgeReceiptsParams says which receipts to forget.

@@ -30,6 +30,41 @@ func (s *Store) Receive(ctx context.Context, source inbox.SourceRef, messages []
 	return ds, err
 }
 
+// ReceiveAt implements inbox.LogStore.
+func (s *Store) ReceiveAt(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming, at inbox.Position) ([]inbox.Disposition, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var ds []inbox.Disposition
+	err := retry(ctx, func() (err error) {
+		ds, err = s.receiveAt(ctx, source, messages, at)
+		return err
+	})
+	return ds, err
+}
+
+// receiveAt is one try of ReceiveAt.
+func (s *Store) receiveAt(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming, at inbox.Position) (ds []inbox.Disposition, err error) {
+	err = InTx(ctx, s.c.Pool, func(tx pgx.Tx) (err error) {
+		if ds, err = s.ReceiveIn(ctx, tx, source, messages); err != nil {
+			return err
+		}
+		p := AdvanceParams{Source: source.Number, Log: at.Log, Position: at.Offset}
+		return Classify("record the position", s.c.Bind(tx).Advance(ctx, p))
+	})
+	return ds, Classify("receive", err)
+}
+
+// Position implements inbox.LogStore.
+func (s *Store) Position(ctx context.Context, source inbox.SourceRef, log string) (int64, bool, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := s.direct.Position(ctx, PositionParams{Source: source.Number, Log: log})
+	if err != nil || len(rows) == 0 {
+		return 0, false, Classify("position", err)
+	}
+	return rows[0], true, nil
+}
+
 // ReceiveIn is Receive inside a transaction of the caller, which must be READ
 // COMMITTED. Nothing is retried, and the locks of the aggregates are held until
 // the transaction ends.
@@ -46,7 +81,16 @@ func receive(ctx context.Context, q Queries, source inbox.SourceRef, messages []
 	if err != nil {
 		return nil, Classify("receive", err)
 	}
-	return dispositions(ctx, q, p, positions)
+	ds, err := dispositions(ctx, q, p, positions)
+	if err != nil {
+		return nil, err
+	}
+	for i := range ds {
+		if ds[i] == inbox.Stored && messages[i].Dead != "" {
+			ds[i] = inbox.Buried
+		}
+	}
+	return ds, nil
 }
 
 func receiveParams(source inbox.SourceRef, messages []inbox.Incoming) ReceiveParams {
@@ -54,12 +98,13 @@ func receiveParams(source inbox.SourceRef, messages []inbox.Incoming) ReceivePar
 	p := ReceiveParams{
 		IdempotencyKeys: make([]string, n), Digests: make([][]byte, n), IDs: make([]pgtype.UUID, n), AggregateIDs: make([]string, n),
 		EventTypes: make([]string, n), Payloads: make([][]byte, n), Headers: make([]string, n), Versions: make([]int64, n),
-		Scope: int32(source.Scope), Source: source.Number,
+		Reasons: make([]string, n), Scope: int32(source.Scope), Source: source.Number,
 	}
 	for i := range messages {
 		m := &messages[i]
 		digest := sha256.Sum256(m.Payload)
 		p.IdempotencyKeys[i], p.Digests[i], p.IDs[i], p.AggregateIDs[i] = m.IdempotencyKey, digest[:], uuid(event.NewUUID()), m.AggregateID
+		p.Reasons[i] = m.Dead
 		p.EventTypes[i], p.Payloads[i], p.Headers[i], p.Versions[i] = m.EventType, notNil(m.Payload), encodeHeaders(m.Headers), m.Version
 	}
 	return p

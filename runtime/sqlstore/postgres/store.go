@@ -47,7 +47,7 @@ type Config struct {
 }
 
 // A Store is one database with lanebox's tables. It is safe for concurrent use.
-// It implements lane.Keeper and inbox.ReceiveStore, and hands out the stores of
+// It implements lane.Keeper and inbox.LogStore, and hands out the stores of
 // single scopes.
 type Store struct {
 	c Config

@@ -22,6 +22,24 @@ var (
 
 // Receive implements inbox.ReceiveStore.
 func (s *Store) Receive(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming) ([]inbox.Disposition, error) {
+	return s.receive(ctx, source, messages, nil)
+}
+
+// ReceiveAt implements inbox.LogStore.
+func (s *Store) ReceiveAt(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming, at inbox.Position) ([]inbox.Disposition, error) {
+	return s.receive(ctx, source, messages, &at)
+}
+
+// Position implements inbox.LogStore.
+func (s *Store) Position(ctx context.Context, source inbox.SourceRef, log string) (int64, bool, error) {
+	rows, err := s.c.Bind(s.c.DB).Position(ctx, PositionParams{Source: int64(source.Number), Log: log})
+	if err != nil || len(rows) == 0 {
+		return 0, false, Classify("position", err)
+	}
+	return rows[0], true, nil
+}
+
+func (s *Store) receive(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming, at *inbox.Position) ([]inbox.Disposition, error) {
 	dispositions := make([]inbox.Disposition, len(messages))
 	err := s.write(ctx, "receive", func(_ *sql.Tx, q Queries) (err error) {
 		for i, m := range messages {
@@ -29,7 +47,10 @@ func (s *Store) Receive(ctx context.Context, source inbox.SourceRef, messages []
 				return err
 			}
 		}
-		return nil
+		if at == nil {
+			return nil
+		}
+		return q.Advance(ctx, AdvanceParams{Source: int64(source.Number), Log: at.Log, Position: at.Offset})
 	})
 	if err != nil {
 		return nil, err
@@ -55,10 +76,23 @@ func receive(ctx context.Context, q Queries, source int64, m inbox.Incoming) (in
 	if err != nil {
 		return 0, err
 	}
-	return inbox.Stored, q.Receive(ctx, ReceiveParams{
+	err = q.Receive(ctx, ReceiveParams{
 		Source: source, ID: event.NewUUID().String(), AggregateID: m.AggregateID, EventType: m.EventType,
 		IdempotencyKey: m.IdempotencyKey, Payload: notNull(m.Payload), Headers: headers, Version: m.Version,
 	})
+	if err != nil || m.Dead == "" {
+		return inbox.Stored, err
+	}
+	return inbox.Buried, bury(ctx, q, source, m)
+}
+
+// bury moves a message that was just received to the dead letters.
+func bury(ctx context.Context, q Queries, source int64, m inbox.Incoming) error {
+	p := RefuseParams{Reason: inbox.ReasonRefused, LastError: m.Dead, Source: source, IdempotencyKey: m.IdempotencyKey}
+	if err := q.Refuse(ctx, p); err != nil {
+		return err
+	}
+	return q.Drop(ctx, DropParams{Source: source, IdempotencyKey: m.IdempotencyKey})
 }
 
 // PurgeReceipts implements inbox.ReceiveStore.

@@ -36,6 +36,10 @@ type Queries interface {
 
 	Publish(ctx context.Context, p PublishParams) error
 	Receive(ctx context.Context, p ReceiveParams) error
+	Refuse(ctx context.Context, p RefuseParams) error
+	Drop(ctx context.Context, p DropParams) error
+	Position(ctx context.Context, p PositionParams) ([]int64, error)
+	Advance(ctx context.Context, p AdvanceParams) error
 	AddReceipt(ctx context.Context, p AddReceiptParams) (int64, error)
 	Digest(ctx context.Context, source int64, idempotencyKey string) ([]byte, error)
 	PurgeReceipts(ctx context.Context, p PurgeReceiptsParams) (int64, error)
@@ -126,6 +130,32 @@ type ReceiveParams struct {
 	Payload                                    []byte
 	Headers                                    string
 	Version                                    int64
+}
+
+// RefuseParams names a message that was just received, and why it is dead.
+type RefuseParams struct {
+	Reason, LastError string
+	Source            int64
+	IdempotencyKey    string
+}
+
+// DropParams names a message by its idempotency key.
+type DropParams struct {
+	Source         int64
+	IdempotencyKey string
+}
+
+// PositionParams names a log of a source.
+type PositionParams struct {
+	Source int64
+	Log    string
+}
+
+// AdvanceParams is a position in a log of a source.
+type AdvanceParams struct {
+	Source   int64
+	Log      string
+	Position int64
 }
 
 // AddReceiptParams is one receipt.

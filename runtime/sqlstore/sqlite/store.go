@@ -30,8 +30,8 @@ type Config struct {
 type Store struct{ c Config }
 
 var (
-	_ lane.Keeper        = (*Store)(nil)
-	_ inbox.ReceiveStore = (*Store)(nil)
+	_ lane.Keeper    = (*Store)(nil)
+	_ inbox.LogStore = (*Store)(nil)
 )
 
 // New returns a store. It sends nothing yet.

@@ -42,7 +42,7 @@ type Store struct{ *store.Store }
 
 var (
 	_ lane.Keeper             = (*Store)(nil)
-	_ inbox.ReceiveStore      = (*Store)(nil)
+	_ inbox.LogStore          = (*Store)(nil)
 	_ lane.Store              = (*store.OutboxScope)(nil)
 	_ lane.Store              = (*store.InboxScope)(nil)
 	_ inbox.PullStore[pgx.Tx] = (*store.InboxScope)(nil)
@@ -176,13 +176,21 @@ func (x queries) Receive(ctx context.Context, p store.ReceiveParams) ([]int64, e
 	return x.q.InboxReceive(ctx, db.InboxReceiveParams{
 		IdempotencyKeys: p.IdempotencyKeys, Digests: p.Digests, Ids: p.IDs, AggregateIds: p.AggregateIDs,
 		EventTypes: p.EventTypes, Payloads: p.Payloads, Headers: p.Headers, Versions: p.Versions,
-		Scope: p.Scope, Source: p.Source,
+		Reasons: p.Reasons, Scope: p.Scope, Source: p.Source,
 	})
 }
 
 func (x queries) Digests(ctx context.Context, p store.DigestsParams) ([]store.DigestsRow, error) {
 	rows, err := x.q.InboxDigests(ctx, db.InboxDigestsParams(p))
 	return convert(rows, err, func(r db.InboxDigestsRow) store.DigestsRow { return store.DigestsRow(r) })
+}
+
+func (x queries) Position(ctx context.Context, p store.PositionParams) ([]int64, error) {
+	return x.q.InboxPosition(ctx, db.InboxPositionParams(p))
+}
+
+func (x queries) Advance(ctx context.Context, p store.AdvanceParams) error {
+	return x.q.InboxAdvance(ctx, db.InboxAdvanceParams(p))
 }
 
 func (x queries) PurgeReceipts(ctx context.Context, p store.PurgeReceiptsParams) (int64, error) {

@@ -32,7 +32,7 @@ type Store struct{ *store.Store }
 
 var (
 	_ lane.Keeper              = (*Store)(nil)
-	_ inbox.ReceiveStore       = (*Store)(nil)
+	_ inbox.LogStore           = (*Store)(nil)
 	_ lane.Store               = (*store.OutboxScope)(nil)
 	_ lane.Store               = (*store.InboxScope)(nil)
 	_ inbox.PullStore[*sql.Tx] = (*store.InboxScope)(nil)
@@ -176,6 +176,22 @@ func (x queries) Publish(ctx context.Context, p store.PublishParams) error {
 
 func (x queries) Receive(ctx context.Context, p store.ReceiveParams) error {
 	return x.q.InboxReceive(ctx, db.InboxReceiveParams(p))
+}
+
+func (x queries) Refuse(ctx context.Context, p store.RefuseParams) error {
+	return x.q.InboxRefuse(ctx, db.InboxRefuseParams(p))
+}
+
+func (x queries) Drop(ctx context.Context, p store.DropParams) error {
+	return x.q.InboxDrop(ctx, db.InboxDropParams(p))
+}
+
+func (x queries) Position(ctx context.Context, p store.PositionParams) ([]int64, error) {
+	return x.q.InboxPosition(ctx, db.InboxPositionParams(p))
+}
+
+func (x queries) Advance(ctx context.Context, p store.AdvanceParams) error {
+	return x.q.InboxAdvance(ctx, db.InboxAdvanceParams(p))
 }
 
 func (x queries) AddReceipt(ctx context.Context, p store.AddReceiptParams) (int64, error) {

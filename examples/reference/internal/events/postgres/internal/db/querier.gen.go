@@ -11,6 +11,8 @@ import (
 )
 
 type Querier interface {
+	// InboxAdvance records how far a source has read a log, in the transaction that stores what was read. It never goes back.
+	InboxAdvance(ctx context.Context, arg InboxAdvanceParams) error
 	// InboxComplete removes one message whose handler succeeded, as the last statement of the handler's transaction, fenced by
 	// owner and token. leased says that the fence held, removed that the message was still there.
 	InboxComplete(ctx context.Context, arg InboxCompleteParams) (InboxCompleteRow, error)
@@ -30,6 +32,8 @@ type Querier interface {
 	InboxFetch(ctx context.Context, arg InboxFetchParams) ([]InboxFetchRow, error)
 	// InboxPark stops the deliveries of one key until InboxUnpark; what is in flight right now may still finish.
 	InboxPark(ctx context.Context, arg InboxParkParams) error
+	// InboxPosition tells how far a source has read a log: one row, or none.
+	InboxPosition(ctx context.Context, arg InboxPositionParams) ([]int64, error)
 	// InboxPurgeReceipts looks at receipts whose message is neither in the inbox nor in the dead letters, at most max_rows per call.
 	// One older than the age is first marked as gone, and forgotten by a call that finds the mark older than the age as well. So it
 	// stays for the age after its message, however long that waited. It returns how many were marked or forgotten, each receipt at
@@ -38,7 +42,7 @@ type Querier interface {
 	// InboxReceive stores messages exactly once per (source, idempotency key) and in array order per aggregate. Locks come first,
 	// in the order of their numbers, then receipts, in the order of their keys; a concurrent repetition waits for the other
 	// transaction and is then left out. It returns the positions (from 1) of the messages it stored; InboxDigests tells what the
-	// others are.
+	// others are. A message with a reason goes to the dead letters with its receipt, and needs no lock.
 	InboxReceive(ctx context.Context, arg InboxReceiveParams) ([]int64, error)
 	// InboxReplay puts dead letters back: the same message at the end of its lane, in the old order, under the lanes' locks like
 	// a publish. It returns the ids it put back; one that somebody else replayed is left out.

@@ -12,6 +12,24 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const inboxAdvance = `-- name: InboxAdvance :exec
+INSERT INTO public.inbox_position AS p (source, log, position)
+VALUES ($1::integer, $2::text, $3::bigint)
+ON CONFLICT (source, log) DO UPDATE SET position = excluded.position WHERE p.position < excluded.position
+`
+
+type InboxAdvanceParams struct {
+	Source   int32
+	Log      string
+	Position int64
+}
+
+// InboxAdvance records how far a source has read a log, in the transaction that stores what was read. It never goes back.
+func (q *Queries) InboxAdvance(ctx context.Context, arg InboxAdvanceParams) error {
+	_, err := q.db.Exec(ctx, inboxAdvance, arg.Source, arg.Log, arg.Position)
+	return err
+}
+
 const inboxComplete = `-- name: InboxComplete :one
 WITH held AS MATERIALIZED (
   SELECT b.scope FROM public.lane_bucket AS b
@@ -353,6 +371,37 @@ func (q *Queries) InboxPark(ctx context.Context, arg InboxParkParams) error {
 	return err
 }
 
+const inboxPosition = `-- name: InboxPosition :many
+SELECT p.position FROM public.inbox_position AS p
+ WHERE p.source = $1::integer AND p.log = $2::text
+`
+
+type InboxPositionParams struct {
+	Source int32
+	Log    string
+}
+
+// InboxPosition tells how far a source has read a log: one row, or none.
+func (q *Queries) InboxPosition(ctx context.Context, arg InboxPositionParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, inboxPosition, arg.Source, arg.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var position int64
+		if err := rows.Scan(&position); err != nil {
+			return nil, err
+		}
+		items = append(items, position)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const inboxPurgeReceipts = `-- name: InboxPurgeReceipts :one
 WITH old AS MATERIALIZED (
   SELECT c.source, c.idempotency_key, c.gone_at IS NOT NULL AS marked FROM public.inbox_receipt AS c
@@ -393,32 +442,45 @@ func (q *Queries) InboxPurgeReceipts(ctx context.Context, arg InboxPurgeReceipts
 
 const inboxReceive = `-- name: InboxReceive :many
 WITH m AS MATERIALIZED (
-  SELECT u.position, u.idempotency_key, u.digest, u.id, u.aggregate_id, u.event_type, u.payload, u.headers, u.version
+  SELECT u.position, u.idempotency_key, u.digest, u.id, u.aggregate_id, u.event_type, u.payload, u.headers, u.version, u.reason
     FROM ROWS FROM (unnest($1::text[]), unnest($2::bytea[]),
                     unnest($3::uuid[]), unnest($4::text[]),
                     unnest($5::text[]), unnest($6::bytea[]),
-                    unnest($7::text[]), unnest($8::bigint[]))
-         WITH ORDINALITY AS u(idempotency_key, digest, id, aggregate_id, event_type, payload, headers, version, position)
+                    unnest($7::text[]), unnest($8::bigint[]),
+                    unnest($9::text[]))
+         WITH ORDINALITY AS u(idempotency_key, digest, id, aggregate_id, event_type, payload, headers, version, reason, position)
 ), locked AS MATERIALIZED (
   SELECT count(CASE WHEN pg_advisory_xact_lock(k.lane) IS NOT NULL THEN 1 END) AS locks
-    FROM (SELECT DISTINCT public.inbox_lane($9::integer, m.aggregate_id) AS lane
-            FROM m WHERE m.aggregate_id <> '' ORDER BY 1 OFFSET 0) AS k
+    FROM (SELECT DISTINCT public.inbox_lane($10::integer, m.aggregate_id) AS lane
+            FROM m WHERE m.aggregate_id <> '' AND m.reason = '' ORDER BY 1 OFFSET 0) AS k
 ), firsts AS MATERIALIZED (
   SELECT DISTINCT ON (m.idempotency_key) m.position, m.idempotency_key, m.digest
     FROM m CROSS JOIN locked WHERE locked.locks >= 0
    ORDER BY m.idempotency_key, m.position
 ), receipt AS (
   INSERT INTO public.inbox_receipt AS c (source, idempotency_key, received_at, digest)
-  SELECT $10::integer, f.idempotency_key, clock_timestamp(), f.digest
+  SELECT $11::integer, f.idempotency_key, clock_timestamp(), f.digest
     FROM firsts AS f ORDER BY f.idempotency_key
   ON CONFLICT (source, idempotency_key) DO NOTHING
   RETURNING c.idempotency_key
 ), stored AS (
   INSERT INTO public.inbox (source, id, aggregate_id, event_type, idempotency_key, payload, headers, version)
-  SELECT $10::integer, m.id, nullif(m.aggregate_id, ''), m.event_type, m.idempotency_key, m.payload,
+  SELECT $11::integer, m.id, nullif(m.aggregate_id, ''), m.event_type, m.idempotency_key, m.payload,
          nullif(m.headers, ''), nullif(m.version, 0)
     FROM m JOIN firsts AS f ON f.position = m.position JOIN receipt AS r ON r.idempotency_key = m.idempotency_key
+   WHERE m.reason = ''
    ORDER BY m.position
+), buried AS (
+  INSERT INTO public.inbox_dead (scope, lane, sequence, version, created_at, died_at, attempts, source, id, aggregate_id, event_type,
+         idempotency_key, payload, headers, reason, last_error)
+  SELECT $10::integer,
+         CASE WHEN m.aggregate_id = '' THEN (floor(random() * 128)::bigint - 64) << 57
+              ELSE public.inbox_lane($10::integer, m.aggregate_id) END,
+         nextval('public.inbox_sequence'::regclass), nullif(m.version, 0), clock_timestamp(), clock_timestamp(), 0,
+         $11::integer, m.id, nullif(m.aggregate_id, ''), m.event_type, m.idempotency_key, m.payload,
+         nullif(m.headers, ''), 'refused', m.reason
+    FROM m JOIN firsts AS f ON f.position = m.position JOIN receipt AS r ON r.idempotency_key = m.idempotency_key
+   WHERE m.reason <> ''
 )
 SELECT f.position::bigint AS position
   FROM firsts AS f JOIN receipt AS r ON r.idempotency_key = f.idempotency_key
@@ -434,6 +496,7 @@ type InboxReceiveParams struct {
 	Payloads        [][]byte
 	Headers         []string
 	Versions        []int64
+	Reasons         []string
 	Scope           int32
 	Source          int32
 }
@@ -441,7 +504,7 @@ type InboxReceiveParams struct {
 // InboxReceive stores messages exactly once per (source, idempotency key) and in array order per aggregate. Locks come first,
 // in the order of their numbers, then receipts, in the order of their keys; a concurrent repetition waits for the other
 // transaction and is then left out. It returns the positions (from 1) of the messages it stored; InboxDigests tells what the
-// others are.
+// others are. A message with a reason goes to the dead letters with its receipt, and needs no lock.
 func (q *Queries) InboxReceive(ctx context.Context, arg InboxReceiveParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, inboxReceive,
 		arg.IdempotencyKeys,
@@ -452,6 +515,7 @@ func (q *Queries) InboxReceive(ctx context.Context, arg InboxReceiveParams) ([]i
 		arg.Payloads,
 		arg.Headers,
 		arg.Versions,
+		arg.Reasons,
 		arg.Scope,
 		arg.Source,
 	)

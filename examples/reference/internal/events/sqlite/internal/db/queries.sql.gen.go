@@ -30,6 +30,24 @@ func (q *Queries) InboxAddReceipt(ctx context.Context, arg InboxAddReceiptParams
 	return result.RowsAffected()
 }
 
+const inboxAdvance = `-- name: InboxAdvance :exec
+INSERT INTO inbox_position (source, log, position)
+VALUES (CAST(?1 AS INTEGER), CAST(?2 AS TEXT), CAST(?3 AS INTEGER))
+ON CONFLICT (source, log) DO UPDATE SET position = max(position, excluded.position)
+`
+
+type InboxAdvanceParams struct {
+	Source   int64
+	Log      string
+	Position int64
+}
+
+// InboxAdvance records how far a source has read a log, in the transaction that stores what was read. It never goes back.
+func (q *Queries) InboxAdvance(ctx context.Context, arg InboxAdvanceParams) error {
+	_, err := q.db.ExecContext(ctx, inboxAdvance, arg.Source, arg.Log, arg.Position)
+	return err
+}
+
 const inboxBury = `-- name: InboxBury :execrows
 INSERT INTO inbox_dead (sequence, scope, lane, version, created_at, attempts, id, aggregate_id, event_type, payload, headers, source, idempotency_key, reason, last_error)
 SELECT x.sequence, x.scope, x.lane, x.version, x.created_at, CAST(?1 AS INTEGER), x.id, x.aggregate_id, x.event_type,
@@ -153,6 +171,22 @@ func (q *Queries) InboxDigests(ctx context.Context, arg InboxDigestsParams) ([]b
 	var digest []byte
 	err := row.Scan(&digest)
 	return digest, err
+}
+
+const inboxDrop = `-- name: InboxDrop :exec
+DELETE FROM inbox AS x
+ WHERE x.source = CAST(?1 AS INTEGER) AND x.idempotency_key = CAST(?2 AS TEXT)
+`
+
+type InboxDropParams struct {
+	Source         int64
+	IdempotencyKey string
+}
+
+// InboxDrop removes a message by its idempotency key.
+func (q *Queries) InboxDrop(ctx context.Context, arg InboxDropParams) error {
+	_, err := q.db.ExecContext(ctx, inboxDrop, arg.Source, arg.IdempotencyKey)
+	return err
 }
 
 const inboxDropDead = `-- name: InboxDropDead :execrows
@@ -352,6 +386,40 @@ func (q *Queries) InboxMarkGone(ctx context.Context, arg InboxMarkGoneParams) (i
 	return result.RowsAffected()
 }
 
+const inboxPosition = `-- name: InboxPosition :many
+SELECT p.position FROM inbox_position AS p
+ WHERE p.source = CAST(?1 AS INTEGER) AND p.log = CAST(?2 AS TEXT)
+`
+
+type InboxPositionParams struct {
+	Source int64
+	Log    string
+}
+
+// InboxPosition tells how far a source has read a log: one row, or none.
+func (q *Queries) InboxPosition(ctx context.Context, arg InboxPositionParams) ([]int64, error) {
+	rows, err := q.db.QueryContext(ctx, inboxPosition, arg.Source, arg.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var position int64
+		if err := rows.Scan(&position); err != nil {
+			return nil, err
+		}
+		items = append(items, position)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const inboxPurgeReceipts = `-- name: InboxPurgeReceipts :execrows
 DELETE FROM inbox_receipt AS x
  WHERE x.source = CAST(?1 AS INTEGER) AND x.idempotency_key IN (
@@ -409,6 +477,34 @@ func (q *Queries) InboxReceive(ctx context.Context, arg InboxReceiveParams) erro
 		arg.Payload,
 		arg.Headers,
 		arg.Version,
+	)
+	return err
+}
+
+const inboxRefuse = `-- name: InboxRefuse :exec
+INSERT INTO inbox_dead (sequence, scope, lane, version, created_at, attempts, source, id, aggregate_id, event_type, idempotency_key,
+       payload, headers, reason, last_error)
+SELECT x.sequence, x.scope, x.lane, x.version, x.created_at, 0, x.source, x.id, x.aggregate_id, x.event_type, x.idempotency_key, x.payload,
+       x.headers, CAST(?1 AS TEXT), CAST(?2 AS TEXT)
+  FROM inbox AS x
+ WHERE x.source = CAST(?3 AS INTEGER) AND x.idempotency_key = CAST(?4 AS TEXT)
+`
+
+type InboxRefuseParams struct {
+	Reason         string
+	LastError      string
+	Source         int64
+	IdempotencyKey string
+}
+
+// InboxRefuse copies the message that InboxReceive has just added to the dead letters, without a delivery; in IMMEDIATE before
+// InboxDrop.
+func (q *Queries) InboxRefuse(ctx context.Context, arg InboxRefuseParams) error {
+	_, err := q.db.ExecContext(ctx, inboxRefuse,
+		arg.Reason,
+		arg.LastError,
+		arg.Source,
+		arg.IdempotencyKey,
 	)
 	return err
 }

@@ -61,6 +61,15 @@ CREATE TABLE public.audit_inbox_receipt (
 );
 CREATE INDEX audit_inbox_receipt_age ON public.audit_inbox_receipt (source, (coalesce(gone_at, received_at)));
 
+-- How far a source has read a log whose broker keeps no position for it. It moves in the transaction that stores what was
+-- read, and never back.
+CREATE TABLE public.audit_inbox_position (
+  source      integer NOT NULL,
+  log         text    COLLATE "C" NOT NULL,
+  position  bigint  NOT NULL,
+  CONSTRAINT audit_inbox_position_pkey PRIMARY KEY (source, log)
+);
+
 -- The lane of an aggregate within a scope; see audit_outbox_lane.
 -- +goose StatementBegin
 CREATE FUNCTION public.audit_inbox_lane(scope integer, aggregate_id text) RETURNS bigint

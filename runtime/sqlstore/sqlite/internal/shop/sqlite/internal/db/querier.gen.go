@@ -11,12 +11,16 @@ import (
 type Querier interface {
 	// InboxAddReceipt remembers an idempotency key; 0 rows: seen before.
 	InboxAddReceipt(ctx context.Context, arg InboxAddReceiptParams) (int64, error)
+	// InboxAdvance records how far a source has read a log, in the transaction that stores what was read. It never goes back.
+	InboxAdvance(ctx context.Context, arg InboxAdvanceParams) error
 	// InboxBury copies a message to the dead letters; in IMMEDIATE before InboxRemove. 0 rows: it is gone.
 	InboxBury(ctx context.Context, arg InboxBuryParams) (int64, error)
 	// InboxDeadLetters lists the dead letters of a scope behind a sequence.
 	InboxDeadLetters(ctx context.Context, arg InboxDeadLettersParams) ([]InboxDeadLettersRow, error)
 	// InboxDigests returns the digest of the body that was stored under an idempotency key.
 	InboxDigests(ctx context.Context, arg InboxDigestsParams) ([]byte, error)
+	// InboxDrop removes a message by its idempotency key.
+	InboxDrop(ctx context.Context, arg InboxDropParams) error
 	// InboxDropDead deletes dead letters.
 	InboxDropDead(ctx context.Context, arg InboxDropDeadParams) (int64, error)
 	// InboxFetch reads the next runs of keyed lanes: it walks scan_lanes lanes from from_lane on, steps over busy and held ones,
@@ -28,11 +32,16 @@ type Querier interface {
 	// InboxMarkGone marks receipts older than the retention whose message is neither in the inbox nor among the dead letters. What
 	// was marked is not looked at again before its time.
 	InboxMarkGone(ctx context.Context, arg InboxMarkGoneParams) (int64, error)
+	// InboxPosition tells how far a source has read a log: one row, or none.
+	InboxPosition(ctx context.Context, arg InboxPositionParams) ([]int64, error)
 	// InboxPurgeReceipts forgets receipts that were marked as gone longer ago than the retention, at most max_rows; in IMMEDIATE
 	// before InboxMarkGone. So a receipt stays for the retention after its message, however long that waited.
 	InboxPurgeReceipts(ctx context.Context, arg InboxPurgeReceiptsParams) (int64, error)
 	// InboxReceive adds one received message; in IMMEDIATE with InboxAddReceipt.
 	InboxReceive(ctx context.Context, arg InboxReceiveParams) error
+	// InboxRefuse copies the message that InboxReceive has just added to the dead letters, without a delivery; in IMMEDIATE before
+	// InboxDrop.
+	InboxRefuse(ctx context.Context, arg InboxRefuseParams) error
 	// InboxRemove deletes delivered messages and returns those that were there; in IMMEDIATE after LaneFence.
 	InboxRemove(ctx context.Context, arg InboxRemoveParams) ([]int64, error)
 	// InboxReplay puts dead letters at the end of their lanes, in their old order and with their old ids; in IMMEDIATE before

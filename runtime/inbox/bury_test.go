@@ -1,0 +1,115 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/transporttest"
+)
+
+// newAbsorber returns a receiver of pull type "known" on a ledger.
+func newAbsorber(ledger *transporttest.Ledger) *inbox.Receiver {
+	return inbox.NewReceiver(inbox.ReceiverConfig{
+		Source: inbox.SourceRef{Name: "payments", Number: 9, Scope: 9}, Store: ledger, MaxBytes: 10,
+		Accept: func(eventType string) bool { return eventType == "known" },
+	})
+}
+
+func TestReceiveAllBuriesWhatCannotBeReceived(t *testing.T) {
+	var ledger transporttest.Ledger
+	r := newAbsorber(&ledger)
+	long := strings.Repeat("ä", event.MaxKeyBytes)
+	messages := []inbox.Incoming{
+		{IdempotencyKey: "1", EventType: "known", Payload: []byte("one")},
+		{IdempotencyKey: "2", EventType: "unknown", Payload: []byte("two")},
+		{IdempotencyKey: "", EventType: "known", Payload: []byte("three")},
+		{IdempotencyKey: long, EventType: long, AggregateID: long + "\x00\xff", Payload: []byte("four")},
+		{IdempotencyKey: "5", EventType: "known", Payload: []byte("too long a body")},
+		{IdempotencyKey: "6", EventType: "known", Headers: event.Headers{"a\x00": "\xff"}},
+		{IdempotencyKey: "7", EventType: "known", Payload: []byte("{"), Dead: "no JSON"},
+		{IdempotencyKey: "1", EventType: "known", Payload: []byte("other")},
+		{IdempotencyKey: "8", EventType: "known", Payload: []byte("last")},
+	}
+	want := slices.Repeat([]inbox.Disposition{inbox.Buried}, len(messages))
+	want[0], want[8] = inbox.Stored, inbox.Stored
+	got, err := r.ReceiveAll(t.Context(), messages...)
+	if err != nil || !slices.Equal(got, want) {
+		t.Fatalf("%v, %v; want %v", got, err, want)
+	}
+	if stored := ledger.Stored(); len(stored) != 2 || string(stored[1].Payload) != "last" {
+		t.Errorf("stored %v", stored)
+	}
+	for _, m := range ledger.Dead() {
+		if m.Dead == "" || event.CheckKey(m.IdempotencyKey) != nil || len(m.EventType) > event.MaxKeyBytes || len(m.AggregateID) > event.MaxKeyBytes ||
+			!utf8.ValidString(m.AggregateID+m.EventType) || strings.Contains(m.AggregateID, "\x00") {
+			t.Errorf("a dead letter that cannot be stored: %+v", m)
+		}
+		for name, value := range m.Headers {
+			if !utf8.ValidString(name+value) || strings.Contains(name+value, "\x00") {
+				t.Errorf("header %q: %q", name, value)
+			}
+		}
+	}
+	// Everything again, as after a lost acknowledgement: nothing is new.
+	again, err := r.ReceiveAll(t.Context(), messages...)
+	for i, d := range again {
+		if d != inbox.Duplicate {
+			t.Errorf("message %d was %v the second time", i, d)
+		}
+	}
+	if err != nil || len(ledger.Stored()) != 2 || len(ledger.Dead()) != 7 {
+		t.Errorf("%d stored, %d dead, %v", len(ledger.Stored()), len(ledger.Dead()), err)
+	}
+}
+
+func TestReceiveAtMovesThePosition(t *testing.T) {
+	var ledger transporttest.Ledger
+	r := newAbsorber(&ledger)
+	if _, ok, err := r.Position(t.Context(), "log"); ok || err != nil {
+		t.Fatalf("a new log has a position: %v, %v", ok, err)
+	}
+	m := inbox.Incoming{IdempotencyKey: "1", EventType: "known"}
+	for _, offset := range []int64{3, 2} {
+		if _, err := r.ReceiveAt(t.Context(), inbox.Position{Log: "log", Offset: offset}, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.ReceiveAt(t.Context(), inbox.Position{Log: "empty"}); err != nil {
+		t.Fatal(err)
+	}
+	if offset, ok, err := r.Position(t.Context(), "log"); offset != 3 || !ok || err != nil {
+		t.Errorf("%d, %v, %v", offset, ok, err)
+	}
+	if offset, ok, err := r.Position(t.Context(), "empty"); offset != 0 || !ok || err != nil {
+		t.Errorf("%d, %v, %v", offset, ok, err)
+	}
+}
+
+// plainStore hides that a ledger is a LogStore.
+type plainStore struct{ inbox.ReceiveStore }
+
+func TestPositionsNeedALogStore(t *testing.T) {
+	r := inbox.NewReceiver(inbox.ReceiverConfig{Source: inbox.SourceRef{Name: "s"}, Store: plainStore{&transporttest.Ledger{}}})
+	if _, err := r.ReceiveAt(t.Context(), inbox.Position{Log: "log"}); err == nil {
+		t.Error("ReceiveAt works without a LogStore")
+	}
+	if _, _, err := r.Position(t.Context(), "log"); err == nil {
+		t.Error("Position works without a LogStore")
+	}
+}
+
+func TestReceiveAllPassesOnFailures(t *testing.T) {
+	var ledger transporttest.Ledger
+	failure := errors.New("the disk is full")
+	ledger.Before(func(context.Context, int, inbox.Incoming) error { return failure })
+	r := newAbsorber(&ledger)
+	if _, err := r.ReceiveAll(t.Context(), inbox.Incoming{IdempotencyKey: "1", EventType: "known"}); !errors.Is(err, failure) {
+		t.Errorf("got %v", err)
+	}
+}
