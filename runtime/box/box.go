@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/outbox"
@@ -33,6 +34,19 @@ type Config struct {
 	// Start is called first by Run, which returns its error; nil means that
 	// nothing is to be checked.
 	Start func(ctx context.Context) error
+	// Feeds are the sources that Run runs, such as brokers.
+	Feeds []Feed
+	// Grace is how long the process waits for what is in flight; 0 means 20 s. Run
+	// waits at most half as long for the feeds, before that.
+	Grace time.Duration
+}
+
+// A Feed is a source that has to be run, and the receiver of its messages.
+type Feed struct {
+	// Name is the source's name in the schema.
+	Name     string
+	Source   inbox.Source
+	Receiver *inbox.Receiver
 }
 
 // A Box runs the relay, the pollers and the workers of a service. It is safe for
@@ -51,8 +65,10 @@ func New(c Config) *Box {
 	return b
 }
 
-// Run runs everything until ctx ends, then finishes what is in flight. It
-// returns nil after a clean drain.
+// Run runs everything until ctx ends or a feed fails, then shuts down in order:
+// first the feeds stop and finish what they have in hand, so that nothing is
+// acknowledged that was not stored, then the process finishes what is in flight.
+// It returns nil after a clean drain, and the error of a feed that cannot run.
 func (b *Box) Run(ctx context.Context) error {
 	if b.c.Start != nil {
 		if err := b.c.Start(ctx); err != nil {
@@ -60,15 +76,25 @@ func (b *Box) Run(ctx context.Context) error {
 		}
 	}
 	defer b.c.Running.add(b.c.Process)()
-	purge, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	errs := make([]error, len(b.c.Receivers)+1)
+	// The process does not end with ctx, but after the feeds.
+	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	intake, stopIntake := context.WithCancel(ctx)
+	defer stopIntake()
+	var receivers sync.WaitGroup
+	errs := make([]error, len(b.c.Receivers)+2)
 	for i, r := range b.c.Receivers {
-		wg.Go(func() { errs[i+1] = r.Run(purge) })
+		receivers.Go(func() { errs[i+2] = r.Run(inner) })
 	}
-	errs[0] = b.c.Process.Run(ctx)
+	process := make(chan error, 1)
+	go func() {
+		process <- b.c.Process.Run(inner)
+		stopIntake() // a process that could not run
+	}()
+	errs[0] = b.feed(intake, stopIntake)
 	stop()
-	wg.Wait()
+	errs[1] = <-process
+	receivers.Wait()
 	return errors.Join(errs...)
 }
 
