@@ -26,6 +26,11 @@ const (
 	Duration  Type = "duration"
 	Time      Type = "time"
 
+	// TextBytes is text in the database and []byte in Go.
+	TextBytes Type = "textbytes"
+	// JSON is an array of objects in one JSON text.
+	JSON Type = "json"
+
 	Int16s    Type = "int16s"
 	Int32s    Type = "int32s"
 	Int64s    Type = "int64s"

@@ -49,6 +49,8 @@ func Queries(name string, binary bool) []Query {
 		return postgresQueries()
 	case "sqlite":
 		return sqliteQueries(binary)
+	case "sqlserver":
+		return sqlServerQueries(binary)
 	default:
 		return nil
 	}

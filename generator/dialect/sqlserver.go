@@ -1,0 +1,31 @@
+package dialect
+
+import "strings"
+
+// SQLServer is SQL Server 2016 and later at compatibility level 130 or higher,
+// and Azure SQL, through go-mssqldb. Lists travel as one JSON array each.
+var SQLServer = &Dialect{
+	Name:    "sqlserver",
+	Quote:   quoteSQLServer,
+	Literal: func(s string) string { return "N" + doubled(s, `'`) },
+	GoTypes: map[Type]string{
+		Bool: "bool", Int16: "int16", Int32: "int32", Int64: "int64", Text: "string", TextBytes: "[]byte",
+		Bytes: "[]byte", UUID: "mssql.UniqueIdentifier", Time: "time.Time",
+		JSON: "string", Int32s: "string", Int64s: "string", Texts: "string", UUIDs: "string",
+	},
+}
+
+// SQLServerTypes are the types with which parameters are declared in T-SQL: a
+// text that were declared with its length would have a plan of its own for every
+// length.
+var SQLServerTypes = map[Type]string{
+	Bool: "bit", Int16: "smallint", Int32: "int", Int64: "bigint", Text: "nvarchar(max)", TextBytes: "nvarchar(max)",
+	Bytes: "varbinary(max)", UUID: "uniqueidentifier", Time: "datetime2(7)",
+	JSON: "nvarchar(max)", Int32s: "nvarchar(max)", Int64s: "nvarchar(max)", Texts: "nvarchar(max)", UUIDs: "nvarchar(max)",
+}
+
+// quoteSQLServer quotes every name: the words that need it differ between
+// versions, and brackets work whatever QUOTED_IDENTIFIER says.
+func quoteSQLServer(name string) string {
+	return "[" + strings.ReplaceAll(name, "]", "]]") + "]"
+}
