@@ -1,0 +1,123 @@
+package sqlserver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/rowtext"
+	"github.com/lanebox/lanebox/runtime/lane"
+)
+
+// deadLettersPage is the number of dead letters read at once.
+const deadLettersPage = 500
+
+// queueOf returns the queries of the queue that a scope belongs to.
+func (s *Store) queueOf(scope lane.Scope) QueueQueries {
+	if s.c.Destinations[scope] {
+		return s.direct.Outbox()
+	}
+	return s.direct.Inbox()
+}
+
+// DeadLetters lists the dead letters of a scope in the order of their sequence.
+func (s *Store) DeadLetters(ctx context.Context, scope lane.Scope) ([]lane.DeadLetter, error) {
+	var letters []lane.DeadLetter
+	for after := int64(0); ; after = letters[len(letters)-1].Message.Sequence {
+		page, err := s.DeadLettersAfter(ctx, scope, after, deadLettersPage)
+		if err != nil {
+			return nil, err
+		}
+		letters = append(letters, page...)
+		if len(page) < deadLettersPage {
+			return letters, nil
+		}
+	}
+}
+
+// DeadLettersAfter lists at most most dead letters of a scope whose sequence is
+// above after.
+func (s *Store) DeadLettersAfter(ctx context.Context, scope lane.Scope, after int64, most int) ([]lane.DeadLetter, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.queueOf(scope).DeadLetters(ctx, DeadLettersParams{Scope: int32(scope), After: after, MaxRows: int64(most)})
+	if err != nil {
+		return nil, Classify("list dead letters", err)
+	}
+	letters := make([]lane.DeadLetter, len(rows))
+	for i, r := range rows {
+		letters[i] = lane.DeadLetter{
+			Lane: r.Lane,
+			Message: event.Message{ID: event.UUID(r.ID), Sequence: r.Sequence, Topic: r.Topic, Key: r.Key, Payload: r.Payload,
+				Headers: rowtext.DecodeHeaders(r.Headers), Version: r.Version, CreatedAt: utc(r.CreatedAt), Source: s.c.Sources[r.Source],
+				IdempotencyKey: r.IdempotencyKey},
+			Attempts: int(r.Attempts), Reason: r.Reason, Error: r.LastError, DiedAt: utc(r.DiedAt),
+		}
+	}
+	return letters, nil
+}
+
+// Replay puts dead letters back at the end of their lanes, in their old order,
+// with their old ids and new sequences, under the locks of their keys. It
+// returns how many it put back; one that somebody else replayed at the same
+// time is not counted.
+func (s *Store) Replay(ctx context.Context, scope lane.Scope, ids ...event.UUID) (int, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var replayed []mssql.UniqueIdentifier
+	err := retry(ctx, func() error {
+		wait, err := lockTimeout(ctx, "replay")
+		if err != nil {
+			return err
+		}
+		replayed, err = s.queueOf(scope).Replay(ctx, ReplayParams{Scope: int32(scope), Ids: idList(ids), LockTimeout: wait})
+		return Classify("replay", err)
+	})
+	return len(replayed), err
+}
+
+// ParkKey stops the deliveries of one key until ReleaseKey; what is in flight
+// may still finish.
+func (s *Store) ParkKey(ctx context.Context, scope lane.Scope, key, reason string) error {
+	if err := event.CheckKey(key); err != nil {
+		return fmt.Errorf("park: %w", err)
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	p := ParkParams{Scope: int32(scope), Key: key, Reason: rowtext.Clean(reason)}
+	return retry(ctx, func() error { return Classify("park", s.queueOf(scope).Park(ctx, p)) })
+}
+
+// ReleaseKey ends every park of a key: the operator's and that of an exhausted
+// message at its head, whose attempts start again. A retry that was due later
+// still is. The reason is not recorded.
+func (s *Store) ReleaseKey(ctx context.Context, scope lane.Scope, key, reason string) error {
+	if err := event.CheckKey(key); err != nil {
+		return fmt.Errorf("release: %w", err)
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	return retry(ctx, func() error {
+		_, err := s.queueOf(scope).Unpark(ctx, UnparkParams{Scope: int32(scope), Key: key})
+		return Classify("release", err)
+	})
+}
+
+// Counts counts what is in every scope. It reads the tables from end to end.
+func (s *Store) Counts(ctx context.Context) ([]lane.Counts, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.direct.Counts(ctx)
+	if err != nil {
+		return nil, Classify("count", err)
+	}
+	counts := make([]lane.Counts, len(rows))
+	for i, r := range rows {
+		counts[i] = lane.Counts{Scope: lane.Scope(r.Scope), Kind: r.Kind, Name: r.Name, Waiting: r.Waiting, Retrying: r.Retrying,
+			Parked: r.Parked, Dead: r.Dead, Oldest: time.Duration(r.OldestMs) * time.Millisecond}
+	}
+	return counts, nil
+}

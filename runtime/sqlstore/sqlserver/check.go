@@ -1,0 +1,115 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// minCompatibility is the compatibility level from which on OPENJSON is known.
+const minCompatibility = 130
+
+// Facts are what matters about a database and the sessions of its pool.
+type Facts struct {
+	// Babelfish says that the server is Babelfish for PostgreSQL.
+	Babelfish bool
+	// Compatibility is the database's compatibility level; 130 is SQL Server 2016.
+	Compatibility int
+	// ReadCommittedSnapshot says that READ COMMITTED reads row versions instead of
+	// waiting for locks; lanebox works either way.
+	ReadCommittedSnapshot bool
+	// SnapshotAllowed says that transactions may ask for SNAPSHOT.
+	SnapshotAllowed bool
+	// Isolation is the level with which the sessions of the pool begin.
+	Isolation string
+}
+
+// isolationLevels are the levels by the numbers of sys.dm_exec_sessions.
+var isolationLevels = map[int]string{1: "READ UNCOMMITTED", 2: "READ COMMITTED", 3: "REPEATABLE READ", 4: "SERIALIZABLE", 5: "SNAPSHOT"}
+
+// inspect reads the facts; every session may see itself and its database.
+const inspect = `SELECT CASE WHEN SERVERPROPERTY('Babelfish') = 1 THEN 1 ELSE 0 END,
+       CONVERT(int, d.compatibility_level), CONVERT(int, d.is_read_committed_snapshot_on), CONVERT(int, d.snapshot_isolation_state),
+       CONVERT(int, s.transaction_isolation_level)
+  FROM sys.databases AS d CROSS JOIN sys.dm_exec_sessions AS s
+ WHERE d.database_id = DB_ID() AND s.session_id = @@SPID`
+
+// Inspect reads the facts about the database of db.
+func Inspect(ctx context.Context, db *sql.DB) (Facts, error) {
+	var (
+		f                   Facts
+		snapshot, isolation int
+	)
+	err := db.QueryRowContext(ctx, inspect).Scan(&f.Babelfish, &f.Compatibility, &f.ReadCommittedSnapshot, &snapshot, &isolation)
+	if err != nil {
+		return f, Classify("inspect the database", err)
+	}
+	f.SnapshotAllowed = snapshot == 1
+	f.Isolation = isolationLevels[isolation]
+	return f, nil
+}
+
+// Check reports why lanebox cannot work on such a database, or nil. Sessions that
+// begin with a stricter level than READ COMMITTED are refused: lanebox sets its
+// level itself, but a service whose pool is set up so expects it to hold for
+// everything.
+func (f Facts) Check() error {
+	var errs []error
+	if f.Compatibility < minCompatibility && !f.Babelfish {
+		errs = append(errs, fmt.Errorf("the database has compatibility level %d; lanebox needs %d (SQL Server 2016) or higher: "+
+			"ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = %d", f.Compatibility, minCompatibility, minCompatibility))
+	}
+	switch f.Isolation {
+	case "READ COMMITTED", "READ UNCOMMITTED":
+	default:
+		errs = append(errs, fmt.Errorf("sessions begin with isolation level %q; lanebox needs READ COMMITTED: "+
+			"take the level out of the pool's SessionInitSQL (a transaction of your own may be stricter)", f.Isolation))
+	}
+	return errors.Join(errs...)
+}
+
+// CheckDatabase reports why the database or the driver of db cannot be used, or
+// nil.
+func CheckDatabase(ctx context.Context, db *sql.DB) error {
+	f, err := Inspect(ctx, db)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Check(), checkDriver(ctx, db))
+}
+
+// Start is CheckDatabase that tells logger what was found; nil means
+// slog.Default().
+func Start(ctx context.Context, db *sql.DB, logger *slog.Logger) error {
+	if logger == nil {
+		logger = slog.Default()
+	}
+	f, err := Inspect(ctx, db)
+	if err != nil {
+		return err
+	}
+	logger.InfoContext(ctx, "SQL Server", "compatibility", f.Compatibility, "read_committed_snapshot", f.ReadCommittedSnapshot,
+		"snapshot_allowed", f.SnapshotAllowed, "isolation", f.Isolation, "babelfish", f.Babelfish)
+	return errors.Join(f.Check(), checkDriver(ctx, db))
+}
+
+// checkDriver makes the server end a transaction, and reports an error when the
+// driver does not notice: later statements of such a transaction would run
+// outside of any, and be committed one by one.
+func checkDriver(ctx context.Context, db *sql.DB) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return Classify("check the driver", err)
+	}
+	defer tx.Rollback() // the server has done so before
+	if _, err := tx.ExecContext(ctx, `SET XACT_ABORT ON; THROW 51014, 'lanebox: a test of the driver, which costs nothing', 1`); number(err) != 51014 {
+		return Classify("check the driver", errors.Join(errors.New("the server did not answer with the error that it was asked for"), err))
+	}
+	if _, err := tx.ExecContext(ctx, `SELECT 1`); err == nil {
+		return errors.New("the driver does not notice that the server has ended a transaction: its later statements would be committed one by one; " +
+			"use github.com/microsoft/go-mssqldb v1.11.2 or newer")
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/lanebox/lanebox/runtime/event"
+)
+
+// Numbers of the errors that lanebox's own triggers and batches raise. Those from
+// numberRefused to numberLastRefused say that a message can never be stored as it
+// is: its topic has no route, its key is empty or too long, the writer gave a
+// destination, the source is unknown.
+const (
+	numberLocked      = 51000 // the key is locked by another transaction
+	numberRefused     = 51001
+	numberLastRefused = 51009
+)
+
+// ErrConnection says that the connection was lost or could not be made, or that
+// the server cannot be used for the moment: it fails over, starts, or has too
+// much to do. What was under way may or may not have been committed.
+var ErrConnection = errors.New("connection to SQL Server lost")
+
+// errOver says that a transaction has ended before its commit.
+var errOver = errors.New("the transaction is over and was not committed: a statement in it failed and SQL Server rolled it back, or it was ended by the code it was given to; run the whole transaction again")
+
+// retryable are errors of a transaction that may succeed when it is run again.
+var retryable = []int32{
+	1204,       // no locks are left
+	1205,       // deadlock
+	1222,       // lock timeout
+	2601, 2627, // another transaction was first with a unique key
+	3960, 3961, // a row or a table changed since the snapshot was taken
+	41301, 41302, 41305, 41325, 41839, // the same in memory-optimized tables
+	numberLocked,
+}
+
+// unavailable are errors of a server that cannot be used for the moment: those
+// that Microsoft's client takes for transient, those of a shutdown, and those of
+// a database that changes its replica.
+var unavailable = []int32{
+	20, 64, 121, 233, 997, 10053, 10054, 10060, 10061, 11001, // the network
+	596,              // the session was killed
+	615, 4060, 18401, // the database cannot be opened, or is being upgraded
+	926, 927, 976, 978, 979, 982, 983, // the database is restoring, or on a replica that takes no such connection
+	6001, 6002, 6005, 6006, 17142, 17148, // the server is paused or shut down
+	4221, 10928, 10929, 40143, 40166, 40197, 40501, 40540, 40549, 40550, 40613, // Azure: failover and throttling
+	42108, 42109, 49918, 49919, 49920,
+}
+
+// Classify wraps err with the name of the operation and gives it the type that
+// callers tell apart: *event.ConfigurationError for what lanebox's triggers
+// refuse, *event.RetryableError for deadlocks, lock timeouts and conflicts;
+// errors.Is(err, ErrConnection) for a lost connection. nil stays nil, and an
+// error that has its type already stays as it is.
+func Classify(op string, err error) error {
+	var (
+		configuration *event.ConfigurationError
+		again         *event.RetryableError
+		server        mssql.Error
+	)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &configuration), errors.As(err, &again), errors.Is(err, errOver), errors.Is(err, ErrConnection):
+		return err
+	case errors.As(err, &server):
+		return classifyNumbers(op, server, err)
+	case errors.Is(err, sql.ErrTxDone):
+		return fmt.Errorf("%s: %w", op, errOver)
+	case lostConnection(err):
+		return fmt.Errorf("%s: %w: %w", op, ErrConnection, err)
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// classifyNumbers classifies what the server reported. It may report several
+// errors, of which the last is not always the one that tells.
+func classifyNumbers(op string, server mssql.Error, err error) error {
+	all := server.All
+	if len(all) == 0 {
+		all = []mssql.Error{server}
+	}
+	for _, e := range all {
+		switch {
+		case e.Number >= numberRefused && e.Number <= numberLastRefused:
+			return refusal(e.Message)
+		case slices.Contains(retryable, e.Number):
+			return &event.RetryableError{Op: op, Err: err}
+		case slices.Contains(unavailable, e.Number):
+			return fmt.Errorf("%s: %w: %w", op, ErrConnection, err)
+		}
+	}
+	if server.Number == 0 { // the driver's own: the server has ended the transaction
+		return fmt.Errorf("%s: %w (%w)", op, errOver, err)
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// refusal reads the message of an error that lanebox's triggers raise:
+// "lanebox: VERB TOPIC: REASON".
+func refusal(message string) error {
+	message = strings.TrimPrefix(message, "lanebox: ")
+	for _, verb := range []string{"publish ", "receive "} {
+		rest, found := strings.CutPrefix(message, verb)
+		if !found {
+			continue
+		}
+		if topic, reason, found := strings.Cut(rest, ": "); found {
+			return &event.ConfigurationError{Topic: topic, Reason: reason}
+		}
+	}
+	return &event.ConfigurationError{Topic: "?", Reason: message}
+}
+
+// lostConnection reports whether err came from the connection and not from the
+// caller's context.
+func lostConnection(err error) bool {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	var (
+		network net.Error
+		server  mssql.ServerError
+		stream  mssql.StreamError
+	)
+	return errors.As(err, &network) || errors.As(err, &server) || errors.As(err, &stream) || errors.Is(err, driver.ErrBadConn) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}
+
+// retry runs fn again while it reports a *event.RetryableError, at most three
+// times in all. fn must be a transaction of its own.
+func retry(ctx context.Context, fn func() error) error {
+	const tries = 3
+	for try := 1; ; try++ {
+		err := fn()
+		var again *event.RetryableError
+		if try == tries || ctx.Err() != nil || !errors.As(err, &again) {
+			return err
+		}
+	}
+}
