@@ -44,6 +44,10 @@ type RabbitMQDestination struct {
 	// DeadLetterExchange; 0 and "" mean the broker's default and none.
 	DeliveryLimit      int
 	DeadLetterExchange string
+	// MaxPriority and MessageTTL are arguments of Queue, 0 meaning none; ordered
+	// destinations have neither. A queue with priorities is no quorum queue.
+	MaxPriority int
+	MessageTTL  time.Duration
 }
 
 // RabbitMQSource is a source of type rabbitmq.
@@ -60,6 +64,10 @@ type RabbitMQSource struct {
 	// "first", "last" or a time of RFC 3339.
 	Stream bool
 	Offset string
+	// DeliveryLimit and DeadLetterExchange are those of a queue that is declared; see
+	// RabbitMQDestination.
+	DeliveryLimit      int
+	DeadLetterExchange string
 	// Prefetch bounds the unacknowledged messages of a queue, and so the messages
 	// of one transaction; 0 means 256.
 	Prefetch int

@@ -1,0 +1,470 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/topology"
+	"github.com/lanebox/lanebox/runtime/transport/internal/envelope"
+)
+
+// DefaultPrefetch bounds the unacknowledged messages of a queue.
+const DefaultPrefetch = 256
+
+// A Source brings the messages of its queues to the inbox, each queue by one
+// goroutine and in the order of its deliveries. See the package documentation for
+// what it promises.
+type Source struct {
+	config  Config
+	t       topology.RabbitMQSource
+	start   any // where a new stream begins, as the broker takes it
+	decoder *envelope.Decoder
+	tracker *tracker
+	stats   counters
+}
+
+// counters are the atomic twins of inbox.SourceStats.
+type counters struct {
+	stored, duplicates, buried, redelivered, reordered, disordered, wandered, failures, reconnects atomic.Int64
+}
+
+// NewSource returns a source as the schema describes it. It returns an error when
+// c or t cannot work; it does not connect.
+func NewSource(c Config, t topology.RabbitMQSource) (*Source, error) {
+	fail := func(err error) (*Source, error) { return nil, fmt.Errorf("rabbitmq source %s: %w", t.Name, err) }
+	if err := c.complete(); err != nil {
+		return fail(err)
+	}
+	if err := checkSource(t); err != nil {
+		return fail(err)
+	}
+	decoder, err := envelope.NewDecoder(t.Extract)
+	if err != nil {
+		return fail(err)
+	}
+	start, err := streamStart(t.Offset)
+	if err != nil {
+		return fail(err)
+	}
+	t.Queues = slices.Clone(t.Queues)
+	if t.Prefetch == 0 {
+		t.Prefetch = DefaultPrefetch
+	}
+	s := &Source{config: c, t: t, start: start, decoder: decoder}
+	s.tracker = newTracker(&s.stats, c.Logger.With("source", t.Name))
+	return s, nil
+}
+
+func checkSource(t topology.RabbitMQSource) error {
+	switch {
+	case len(t.Queues) == 0:
+		return errors.New("there is no queue")
+	case slices.Contains(t.Queues, ""):
+		return errors.New("a queue has no name")
+	case len(slices.Compact(slices.Sorted(slices.Values(t.Queues)))) != len(t.Queues):
+		return errors.New("a queue is named twice")
+	case t.Prefetch < 0 || t.Prefetch > 65535:
+		return errors.New("the prefetch must be between 0 and 65535")
+	case t.Offset != "" && !t.Stream:
+		return errors.New("only streams have an offset")
+	}
+	return nil
+}
+
+// streamStart reads an offset: "first", "last" or a time.
+func streamStart(text string) (any, error) {
+	switch text {
+	case "", "first":
+		return "first", nil
+	case "last":
+		return text, nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return nil, fmt.Errorf("the offset is %q; write first, last or a time such as 2026-01-02T15:04:05Z", text)
+	}
+	return at, nil
+}
+
+// Stats returns what the source counted since it was made.
+func (s *Source) Stats() inbox.SourceStats {
+	return inbox.SourceStats{
+		Stored: s.stats.stored.Load(), Duplicates: s.stats.duplicates.Load(), Buried: s.stats.buried.Load(),
+		Redelivered: s.stats.redelivered.Load(), Reordered: s.stats.reordered.Load(), Disordered: s.stats.disordered.Load(),
+		Wandered: s.stats.wandered.Load(), Failures: s.stats.failures.Load(), Reconnects: s.stats.reconnects.Load(),
+	}
+}
+
+// Run receives until ctx ends and returns nil then, after what was being stored is
+// stored and acknowledged. It connects again for ever. A queue that does not keep
+// the order which the schema wants is an error, a *TopologyError; a queue that does
+// not exist is waited for.
+func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c := &connector{config: s.config, prepare: func(*link) error { return nil }}
+	defer c.close()
+	errs := make(chan error, len(s.t.Queues))
+	var all sync.WaitGroup
+	for _, name := range s.t.Queues {
+		all.Go(func() {
+			q := &consumer{source: s, connector: c, receiver: r, queue: name, log: s.config.Logger.With("source", s.t.Name, "queue", name)}
+			if err := q.run(ctx); err != nil {
+				errs <- err
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	close(errs)
+	return <-errs
+}
+
+// A consumer takes the messages of one queue.
+type consumer struct {
+	source    *Source
+	connector *connector
+	receiver  *inbox.Receiver
+	queue     string
+	log       logger
+	sessions  int
+}
+
+// run consumes until ctx ends; it returns an error when the queue cannot be used.
+func (q *consumer) run(ctx context.Context) error {
+	wait := backoff{first: 50 * time.Millisecond, last: 5 * time.Second}
+	for {
+		began := time.Now()
+		err := q.session(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		var wrong *TopologyError
+		if errors.As(err, &wrong) {
+			return err
+		}
+		q.log.WarnContext(ctx, "consuming was interrupted; it goes on with a new channel", "error", err)
+		if time.Since(began) > wait.last {
+			wait.reset()
+		}
+		if !wait.pause(ctx) {
+			return nil
+		}
+	}
+}
+
+// session consumes over one channel until that ends, or ctx does.
+func (q *consumer) session(ctx context.Context) error {
+	l, err := q.connector.get(ctx)
+	if err != nil {
+		return err
+	}
+	release, err := q.source.occupy(ctx, l, q.queue)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := q.source.checkQueue(l, q.queue); err != nil {
+		return err
+	}
+	position, begin, err := q.position(ctx)
+	if err != nil {
+		return err
+	}
+	ch, err := l.conn.Channel()
+	if err != nil {
+		return err
+	}
+	// Closing the channel gives back what is not acknowledged, behind the
+	// acknowledgements on it.
+	defer ch.Close()
+	if q.sessions++; q.sessions > 1 {
+		q.source.stats.reconnects.Add(1)
+	}
+	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
+	if err := ch.Qos(q.source.t.Prefetch, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := ch.Consume(q.queue, "", false, false, false, false, begin)
+	if err != nil {
+		return q.source.wrong(q.queue, err)
+	}
+	err = q.consume(ctx, l, &intake{deliveries: buffered(deliveries, q.source.t.Prefetch), ack: ch.Ack, position: position})
+	select {
+	case why := <-closes:
+		return errors.Join(err, orNil(why))
+	default:
+		return err
+	}
+}
+
+// orNil keeps a nil pointer from becoming an error.
+func orNil(err *amqp.Error) error {
+	if err == nil {
+		return nil
+	}
+	return err
+}
+
+// buffered moves deliveries into a channel that takes as many as can be unacknowledged,
+// so that a batch finds all that have come.
+func buffered(in <-chan amqp.Delivery, n int) <-chan amqp.Delivery {
+	out := make(chan amqp.Delivery, n)
+	go func() {
+		defer close(out)
+		for d := range in {
+			out <- d
+		}
+	}()
+	return out
+}
+
+// position returns the offset behind which a stream goes on (-1: none recorded),
+// and what the broker has to be told.
+func (q *consumer) position(ctx context.Context) (int64, amqp.Table, error) {
+	if !q.source.t.Stream {
+		return -1, nil, nil
+	}
+	offset, ok, err := q.receiver.Position(ctx, q.queue)
+	switch {
+	case err != nil:
+		return -1, nil, err
+	case ok:
+		return offset, amqp.Table{offsetHeader: offset + 1}, nil
+	}
+	return -1, amqp.Table{offsetHeader: q.source.start}, nil
+}
+
+// An intake is what one channel brings.
+type intake struct {
+	deliveries <-chan amqp.Delivery
+	ack        func(tag uint64, multiple bool) error
+	position   int64 // of the last message of a stream that is stored
+}
+
+// errCancelled is why deliveries ended when nobody said.
+var errCancelled = errors.New("the broker ended the consumer: its queue was deleted or moved")
+
+func (q *consumer) consume(ctx context.Context, l *link, in *intake) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case first, ok := <-in.deliveries:
+			if !ok {
+				return errCancelled
+			}
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err := q.take(ctx, l, in, gather(first, in.deliveries, q.source.t.Prefetch)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// batchBytes bounds the bodies of one transaction, unless a single one is larger.
+const batchBytes = 4 << 20
+
+// gather returns first and what has come behind it.
+func gather(first amqp.Delivery, more <-chan amqp.Delivery, limit int) []amqp.Delivery {
+	batch, size := []amqp.Delivery{first}, len(first.Body)
+	for len(batch) < limit && size < batchBytes {
+		select {
+		case d, ok := <-more:
+			if !ok {
+				return batch // its end is found by the next look
+			}
+			batch, size = append(batch, d), size+len(d.Body)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// take stores a batch and acknowledges it. The batch is an unbroken piece of what
+// the channel delivered, and all before it is acknowledged.
+func (q *consumer) take(ctx context.Context, l *link, in *intake, batch []amqp.Delivery) error {
+	last := batch[len(batch)-1].DeliveryTag
+	messages, at := q.decode(batch, in.position)
+	q.source.tracker.putRight(messages)
+	dispositions, err := q.store(ctx, l, messages, at)
+	if err != nil {
+		return err
+	}
+	q.source.count(dispositions)
+	q.source.tracker.note(q.queue, messages, dispositions)
+	in.position = at
+	return in.ack(last, true)
+}
+
+// decode returns what a batch holds, and the offset of its last message. Messages
+// of a stream that are stored already are left out: the broker may begin earlier
+// than it was asked to.
+func (q *consumer) decode(batch []amqp.Delivery, position int64) ([]inbox.Incoming, int64) {
+	messages := make([]inbox.Incoming, 0, len(batch))
+	at := position
+	for _, d := range batch {
+		r := received(d)
+		if q.source.t.Stream {
+			offset, _ := integer(d.Headers[offsetHeader])
+			if offset <= position {
+				continue
+			}
+			if at >= 0 && offset > at+1 && at == position {
+				q.log.WarnContext(context.Background(), "the stream has dropped messages that were not read", "from", at+1, "to", offset-1)
+			}
+			at = offset
+			if r.MessageID == "" {
+				r.MessageID = q.queue + "/" + strconv.FormatInt(offset, 10)
+			}
+		}
+		if d.Redelivered {
+			q.source.stats.redelivered.Add(1)
+		}
+		messages = append(messages, q.source.decoder.Incoming(r))
+	}
+	return messages, at
+}
+
+// store stores messages, as often as it takes while the channel's connection lives.
+// A transaction in hand is finished when ctx ends.
+func (q *consumer) store(ctx context.Context, l *link, messages []inbox.Incoming, at int64) ([]inbox.Disposition, error) {
+	wait := backoff{first: 50 * time.Millisecond, last: 10 * time.Second}
+	for {
+		dispositions, err := q.storeOnce(context.WithoutCancel(ctx), messages, at)
+		if err == nil {
+			return dispositions, nil
+		}
+		q.source.stats.failures.Add(1)
+		q.log.WarnContext(ctx, "messages could not be stored; they are kept and tried again", "count", len(messages), "error", err)
+		if !wait.pause(ctx) {
+			return nil, ctx.Err()
+		}
+		if !l.alive() {
+			return nil, errLost // they will be delivered again
+		}
+	}
+}
+
+func (q *consumer) storeOnce(ctx context.Context, messages []inbox.Incoming, at int64) ([]inbox.Disposition, error) {
+	if q.source.t.Stream {
+		return q.receiver.ReceiveAt(ctx, inbox.Position{Log: q.queue, Offset: at}, messages...)
+	}
+	return q.receiver.ReceiveAll(ctx, messages...)
+}
+
+func (s *Source) count(dispositions []inbox.Disposition) {
+	for _, d := range dispositions {
+		switch d {
+		case inbox.Stored:
+			s.stats.stored.Add(1)
+		case inbox.Buried:
+			s.stats.buried.Add(1)
+		default:
+			s.stats.duplicates.Add(1)
+		}
+	}
+}
+
+// checkQueue declares a queue, or checks the one that exists.
+func (s *Source) checkQueue(l *link, name string) error {
+	err := l.onChannel(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		return err
+	})
+	if code(err) == amqp.NotFound && !s.t.Declare {
+		return fmt.Errorf("queue %s does not exist yet, and this source does not declare it: %w", name, err)
+	}
+	if err != nil && code(err) != amqp.NotFound {
+		return s.wrong(name, err)
+	}
+	if err == nil && !s.t.Ordered && !s.t.Stream {
+		return nil
+	}
+	found, err := l.declare(workQueue(name, s.t.Ordered, s.t.Stream, s.t.DeliveryLimit, s.t.DeadLetterExchange))
+	if err != nil {
+		return s.wrong(name, err)
+	}
+	return s.checkFound(found)
+}
+
+// checkFound refuses a queue that cannot keep what the schema promises.
+func (s *Source) checkFound(q queue) error {
+	stream := q.text(argType) == "stream"
+	if stream != s.t.Stream {
+		return misconfigured(s.t.Name, q.name, "the schema wants stream: %t, and the queue is of type %q; change the schema", s.t.Stream, q.text(argType))
+	}
+	if !s.t.Ordered {
+		return nil
+	}
+	if err := q.cannotOrder(); err != nil {
+		return misconfigured(s.t.Name, q.name,
+			"%v; declare it anew with x-single-active-consumer: true and without priorities and a TTL, or write ordered: false for this source if its messages need no order", err)
+	}
+	return nil
+}
+
+// wrong explains an error about a queue. One that an operator has to put right is
+// a *TopologyError.
+func (s *Source) wrong(name string, err error) error {
+	switch {
+	case errors.Is(err, errUnknowable):
+		return misconfigured(s.t.Name, name, "whether it keeps the order cannot be found out: %v; write ordered: false for this source if its messages need no order", err)
+	case code(err) == amqp.AccessRefused && s.t.Ordered:
+		return misconfigured(s.t.Name, name, "the user may not read or declare it: %v; an ordered source needs the configure permission to check the queue, or write ordered: false", err)
+	case code(err) == amqp.AccessRefused:
+		return misconfigured(s.t.Name, name, "the user may not read it: %v", err)
+	case code(err) == amqp.PreconditionFailed:
+		return misconfigured(s.t.Name, name, "it cannot be used as the schema wants: %v", err)
+	}
+	return fmt.Errorf("queue %s: %w", name, err)
+}
+
+// occupy keeps other processes from reading the same stream beside this one: they
+// would store nothing new. It waits until ctx or the link ends. The order does not
+// depend on it. The lock is an exclusive queue, which ends with its connection.
+func (s *Source) occupy(ctx context.Context, l *link, name string) (release func(), err error) {
+	if !s.t.Stream {
+		return func() {}, nil
+	}
+	lock := "lanebox." + s.t.Name + "." + name + ".reader"
+	if len(lock) > maxShort {
+		return func() {}, nil
+	}
+	wait := backoff{first: 500 * time.Millisecond, last: 2 * time.Second}
+	for {
+		err := l.onChannel(func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(lock, false, true, true, false, nil)
+			return err
+		})
+		switch {
+		case err == nil:
+			return func() { s.vacate(l, lock) }, nil
+		case code(err) == amqp.AccessRefused:
+			return func() {}, nil // it has to do without
+		case code(err) != amqp.ResourceLocked:
+			return nil, err
+		case !wait.pause(ctx):
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (s *Source) vacate(l *link, lock string) {
+	l.onChannel(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDelete(lock, false, false, false)
+		return err
+	})
+}
