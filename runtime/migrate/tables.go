@@ -11,8 +11,8 @@ type createdTable struct {
 	columns []string
 }
 
-// identifier matches a name with or without quotes.
-const identifier = `("(?:[^"]|"")+"|[A-Za-z_]\w*)`
+// identifier matches a name with or without quotes or brackets.
+const identifier = `("(?:[^"]|"")+"|\[(?:[^\]]|\]\])+\]|[A-Za-z_]\w*)`
 
 var (
 	// tableLine is how lanebox's steps begin a table, perhaps with a schema.
@@ -20,7 +20,7 @@ var (
 	// columnLine is how they write a column: one a line, indented by two blanks.
 	// A constraint begins with its keyword in capitals.
 	columnLine = regexp.MustCompile(`^  ` + identifier + ` +[A-Za-z]`)
-	constraint = regexp.MustCompile(`^  (?:CONSTRAINT|PRIMARY|UNIQUE|CHECK|FOREIGN) `)
+	constraint = regexp.MustCompile(`^  (?:CONSTRAINT|PRIMARY|UNIQUE|CHECK|FOREIGN|INDEX) `)
 )
 
 // created returns the tables that a step creates. It understands the form in
@@ -50,8 +50,11 @@ func created(sql string) []createdTable {
 
 // unquote returns the name that an identifier stands for.
 func unquote(s string) string {
-	if strings.HasPrefix(s, `"`) {
+	switch {
+	case strings.HasPrefix(s, `"`):
 		return strings.ReplaceAll(s[1:len(s)-1], `""`, `"`)
+	case strings.HasPrefix(s, `[`):
+		return strings.ReplaceAll(s[1:len(s)-1], `]]`, `]`)
 	}
 	return s
 }

@@ -82,6 +82,35 @@ func TestGoTestFailsOnFailuresAndSkips(t *testing.T) {
 	}
 }
 
+// Without a SQL Server its tests may be skipped, and no others; with one, none.
+func TestOnlyTheAbsenceOfSQLServerIsForgiven(t *testing.T) {
+	skip := `t.Skip("` + noSQLServer + `")`
+	for _, c := range []struct {
+		body, given, want string
+		absent            int
+	}{
+		{skip, "", "", 1},
+		{skip, "sqlserver://somewhere", "1 tests were skipped", 0},
+		{`t.Skip("no disk: ` + noSQLServer + `")`, "", "1 tests were skipped", 0},
+		{`t.Skip("` + noSQLServer + ` here")`, "", "1 tests were skipped", 0},
+		{`t.Run("sub", func(t *testing.T) { ` + skip + ` }); t.Run("other", func(t *testing.T) { t.Skip("no") })`, "", "1 tests were skipped", 1},
+	} {
+		s := scratch(t, c.body)
+		s.env = append(slices.DeleteFunc(s.env, func(v string) bool { return strings.HasPrefix(v, sqlServer+"=") }), sqlServer+"="+c.given)
+		got := ""
+		if err := s.goTest(t.Context(), "./..."); err != nil {
+			got = err.Error()
+		}
+		if got != c.want || s.count.absent != c.absent {
+			t.Errorf("test %q with server %q: got %q and %d absent, want %q and %d", c.body, c.given, got, s.count.absent, c.want, c.absent)
+		}
+	}
+	text, err := os.ReadFile("../../runtime/storetest/testmssql/testmssql.go")
+	if err != nil || !strings.Contains(string(text), `const Skipped = "`+noSQLServer+`"`) {
+		t.Errorf("testmssql skips with another text: %v", err)
+	}
+}
+
 func TestFormatStepFindsFiles(t *testing.T) {
 	s := scratch(t, "")
 	if err := os.WriteFile(filepath.Join(s.root, "a_test.go"), []byte("package scratch\n"), 0o666); err != nil {

@@ -159,6 +159,9 @@ func run(ctx context.Context, chosen []step, fuzzTime time.Duration) (err error)
 	for _, name := range s.count.failed {
 		fmt.Println("failed:", name)
 	}
+	if s.count.absent > 0 {
+		fmt.Printf("SQL Server: not given, its suite did not run (%d tests; see %s)\n", s.count.absent, sqlServer)
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

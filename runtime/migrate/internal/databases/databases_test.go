@@ -3,11 +3,14 @@ package databases_test
 import (
 	"database/sql"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lanebox/lanebox/runtime/migrate"
+	"github.com/lanebox/lanebox/runtime/storetest/testmssql"
 	"github.com/lanebox/lanebox/runtime/storetest/testpg"
 	_ "modernc.org/sqlite"
 )
@@ -64,6 +67,48 @@ func newPostgres(t *testing.T) *target {
 		},
 	}
 }
+
+// newSQLServer returns a database of its own, and a schema that does not exist
+// yet.
+func newSQLServer(t *testing.T) *target {
+	t.Helper()
+	db := testmssql.DB(t, testmssql.URL(t))
+	const schema = "migrate"
+	return &target{
+		T: t, dialect: "sqlserver", schema: schema,
+		migrate: func(s migrate.Set) (migrate.Report, error) { return migrate.SQLServer(t.Context(), db, s) },
+		run: func(text string) error {
+			// Other tools need the schema; CREATE SCHEMA must be alone in its batch.
+			if _, err := db.ExecContext(t.Context(), `IF SCHEMA_ID('`+schema+`') IS NULL EXEC('CREATE SCHEMA `+schema+`')`); err != nil {
+				return err
+			}
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				return err
+			}
+			defer tx.Rollback()
+			for _, batch := range separator.Split(text, -1) {
+				if strings.TrimSpace(batch) == "" {
+					continue
+				}
+				if _, err := tx.ExecContext(t.Context(), batch); err != nil {
+					return err
+				}
+			}
+			return tx.Commit()
+		},
+		count: func(query string) (n int64) {
+			t.Helper()
+			if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		},
+	}
+}
+
+// separator is how a simple tool finds the end of a batch.
+var separator = regexp.MustCompile(`(?im)^GO\s*$`)
 
 func TestSQLiteNeedsUTF8(t *testing.T) {
 	d := newSQLite(t)

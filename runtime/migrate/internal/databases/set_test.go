@@ -21,10 +21,11 @@ type target struct {
 	count func(query string) int64
 }
 
-// eachDialect runs a test on a fresh database of both dialects.
+// eachDialect runs a test on a fresh database of every dialect.
 func eachDialect(t *testing.T, test func(d *target)) {
 	t.Run("sqlite", func(t *testing.T) { test(newSQLite(t)) })
 	t.Run("postgres", func(t *testing.T) { test(newPostgres(t)) })
+	t.Run("sqlserver", func(t *testing.T) { test(newSQLServer(t)) })
 }
 
 // set is a schema like the generated ones, in small: tables, a function or
@@ -60,8 +61,12 @@ func (d *target) fill(s *migrate.Set) {
 	for _, x := range s.Scopes {
 		rows = append(rows, fmt.Sprintf("(%d, '%s', '%s')", x.Number, x.Kind, x.Name))
 	}
-	s.Repeatable += "INSERT INTO " + d.table(s, "lane_scope") + " (scope, kind, name) VALUES\n" + strings.Join(rows, ",\n") +
-		"\nON CONFLICT (scope) DO UPDATE SET kind = excluded.kind, name = excluded.name;\n"
+	insert := "INSERT INTO " + d.table(s, "lane_scope") + " (scope, kind, name) VALUES\n" + strings.Join(rows, ",\n")
+	if d.dialect == "sqlserver" {
+		s.Repeatable += "DELETE FROM " + d.table(s, "lane_scope") + ";\n" + insert + ";\n"
+		return
+	}
+	s.Repeatable += insert + "\nON CONFLICT (scope) DO UPDATE SET kind = excluded.kind, name = excluded.name;\n"
 }
 
 // table names a table of a set.
@@ -199,10 +204,11 @@ func TestMigrateAdoptsWhatAnotherToolApplied(t *testing.T) {
 func TestMigrateRefusesAStepAppliedInPart(t *testing.T) {
 	eachDialect(t, func(d *target) {
 		s := d.set()
-		half, _, _ := strings.Cut(s.Steps[1].SQL, "CREATE TABLE "+"inbox_dead")
-		if d.dialect == "postgres" {
-			half, _, _ = strings.Cut(s.Steps[1].SQL, "CREATE TABLE "+d.schema+".inbox_dead")
+		table := "inbox_dead"
+		if d.schema != "" {
+			table = d.schema + "." + table
 		}
+		half, _, _ := strings.Cut(s.Steps[1].SQL, "CREATE TABLE "+table)
 		if half == s.Steps[1].SQL {
 			t.Fatal("the step was not cut")
 		}
