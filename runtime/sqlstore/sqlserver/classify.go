@@ -67,6 +67,7 @@ func Classify(op string, err error) error {
 	var (
 		configuration *event.ConfigurationError
 		again         *event.RetryableError
+		fatal         mssql.ServerError // it wraps a mssql.Error
 		server        mssql.Error
 	)
 	switch {
@@ -74,6 +75,8 @@ func Classify(op string, err error) error {
 		return nil
 	case errors.As(err, &configuration), errors.As(err, &again), errors.Is(err, errOver), errors.Is(err, ErrConnection):
 		return err
+	case errors.As(err, &fatal):
+		return fmt.Errorf("%s: %w: %w", op, ErrConnection, err)
 	case errors.As(err, &server):
 		return classifyNumbers(op, server, err)
 	case errors.Is(err, sql.ErrTxDone):
@@ -131,10 +134,9 @@ func lostConnection(err error) bool {
 	}
 	var (
 		network net.Error
-		server  mssql.ServerError
 		stream  mssql.StreamError
 	)
-	return errors.As(err, &network) || errors.As(err, &server) || errors.As(err, &stream) || errors.Is(err, driver.ErrBadConn) ||
+	return errors.As(err, &network) || errors.As(err, &stream) || errors.Is(err, driver.ErrBadConn) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
