@@ -24,6 +24,8 @@ type Link struct {
 	// Proxy lies between destination and source, or between destination and
 	// broker; nil when there is no network on the way.
 	Proxy *Proxy
+	// SourceProxy lies between broker and source; nil when there is no broker.
+	SourceProxy *Proxy
 	// Restart restarts the broker; nil when there is none.
 	Restart func()
 }
@@ -40,6 +42,9 @@ type Features struct {
 	OrderedPerKey bool
 	// Network says that Link.Proxy is set.
 	Network bool
+	// Broker says that a broker lies between destination and source, and that
+	// Link.SourceProxy is set.
+	Broker bool
 	// Runs says that the destination is an outbox.RunDestination that takes runs
 	// of at least 5 messages.
 	Runs bool
@@ -70,6 +75,9 @@ func Run(t *testing.T, h Harness, f Features) {
 			l := testLink{Link: h(t, NewReceiver(ledger, 0)), ledger: ledger, f: f}
 			if f.Network != (l.Proxy != nil) {
 				t.Fatal("Features.Network and Link.Proxy disagree")
+			}
+			if f.Broker != (l.SourceProxy != nil) {
+				t.Fatal("Features.Broker and Link.SourceProxy disagree")
 			}
 			if _, ok := l.Destination.(outbox.RunDestination); ok != f.Runs {
 				t.Fatal("Features.Runs and Link.Destination disagree")
@@ -104,6 +112,10 @@ var cases = []struct {
 	{"CutAnswerIsNotUnavailable", networkAnswers, cutAnswerIsNotUnavailable},
 	{"StalledAnswerEndsWithTheContext", networkAnswers, stalledAnswerEndsWithTheContext},
 	{"BlackHoleEndsWithTheContext", network, blackHoleEndsWithTheContext},
+	{"CutConfirmIsNotUnavailable", brokerNetwork, cutConfirmIsNotUnavailable},
+	{"StalledConfirmEndsWithTheContext", brokerNetwork, stalledConfirmEndsWithTheContext},
+	{"SourceReconnectsAndContinues", broker, sourceReconnectsAndContinues},
+	{"AcknowledgesNothingInHand", broker, acknowledgesNothingInHand},
 }
 
 func answers(f Features) bool        { return f.Answers }

@@ -116,10 +116,11 @@ func TestContract(t *testing.T) {
 				to, from := ordered(t, server, 3)
 				to.Stream, from.Stream = stream, stream
 				proxy := transporttest.NewProxy(t, hostOf(t, server))
-				run(t, Config{URL: server}, from, r)
+				back := transporttest.NewProxy(t, hostOf(t, server))
+				run(t, Config{URL: through(t, server, back)}, from, r)
 				d := newDestination(t, Config{URL: through(t, server, proxy), MaxBytes: 1 << 20}, to)
-				return transporttest.Link{Destination: d, Close: d.Close, Proxy: proxy}
-			}, transporttest.Features{OrderedPerKey: true, Network: true, MaxBytes: 1 << 20})
+				return transporttest.Link{Destination: d, Close: d.Close, Proxy: proxy, SourceProxy: back}
+			}, transporttest.Features{OrderedPerKey: true, Network: true, Broker: true, MaxBytes: 1 << 20})
 		})
 	}
 }

@@ -426,8 +426,6 @@ func (s *Source) wrong(name string, err error) error {
 		return misconfigured(s.t.Name, name, "the user may not read or declare it: %v; an ordered source needs the configure permission to check the queue, or write ordered: false", err)
 	case code(err) == amqp.AccessRefused:
 		return misconfigured(s.t.Name, name, "the user may not read it: %v", err)
-	case code(err) == amqp.PreconditionFailed:
-		return misconfigured(s.t.Name, name, "it cannot be used as the schema wants: %v", err)
 	}
 	return fmt.Errorf("queue %s: %w", name, err)
 }
