@@ -81,7 +81,7 @@ func usage() {
 			fmt.Fprint(w, " (only when named)")
 		}
 	}
-	fmt.Fprint(w, "\n\nTests find PostgreSQL through LANEBOX_TEST_POSTGRES_URL. If that is not set, a\nserver is started from installed binaries, from freshly installed ones (apt-get,\nas root), or with docker compose, and stopped again at the end.\n\n")
+	fmt.Fprint(w, "\n\nTests find PostgreSQL through LANEBOX_TEST_POSTGRES_URL. If that is not set, a\nserver is started from installed binaries, from freshly installed ones (apt-get,\nas root), or with docker compose, and stopped again at the end. RabbitMQ likewise\n(LANEBOX_TEST_RABBITMQ_URL), without docker compose.\n\n")
 	flag.PrintDefaults()
 }
 
@@ -131,7 +131,7 @@ func run(ctx context.Context, chosen []step, fuzzTime time.Duration) (err error)
 	}
 
 	if needsDatabase(chosen) {
-		var stop func()
+		var stop, stopRabbit func()
 		err := timed("postgres", func() (err error) {
 			stop, err = s.providePostgres(ctx)
 			return err
@@ -141,6 +141,14 @@ func run(ctx context.Context, chosen []step, fuzzTime time.Duration) (err error)
 		}
 		defer stop()
 		s.provideNPM(ctx)
+		err = timed("rabbitmq", func() (err error) {
+			stopRabbit, err = s.provideRabbitMQ(ctx)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("provide RabbitMQ: %w", err)
+		}
+		defer stopRabbit()
 	}
 	failed := 0
 	for _, st := range chosen {
