@@ -19,6 +19,7 @@ import (
 
 	"github.com/dave/jennifer/jen"
 
+	"github.com/lanebox/lanebox/generator/emit/imports"
 	"github.com/lanebox/lanebox/generator/model"
 	"github.com/lanebox/lanebox/generator/output"
 )
@@ -74,7 +75,7 @@ func (g *generator) render(name string, body func(*jen.File)) ([]byte, error) {
 	if err := f.Render(&b); err != nil {
 		return nil, fmt.Errorf("render %s: %w", name, err)
 	}
-	source, err := g.settle(groupImports(b.Bytes(), g.m.Go.Import))
+	source, err := g.settle(imports.Group(b.Bytes(), g.m.Go.Import))
 	if err != nil {
 		return nil, fmt.Errorf("format %s: %w", name, err)
 	}
@@ -112,7 +113,7 @@ func (g *generator) newFile(dir string) *jen.File {
 	for importPath, alias := range g.aliases {
 		switch {
 		case knownNames[importPath] != "": // named above
-		case path.Base(importPath) == alias && (g.m.Go.Packages[importPath] == alias || isStandard(importPath, g.m.Go.Import)):
+		case path.Base(importPath) == alias && (g.m.Go.Packages[importPath] == alias || imports.IsStandard(importPath, g.m.Go.Import)):
 			f.ImportName(importPath, alias)
 		default:
 			f.ImportAlias(importPath, alias)

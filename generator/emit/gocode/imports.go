@@ -23,6 +23,7 @@ const (
 	rtInbox    = rtRuntime + "/inbox"
 	rtBox      = rtRuntime + "/box"
 	rtMigrate  = rtRuntime + "/migrate"
+	rtTopology = rtRuntime + "/topology"
 	rtWebhook  = rtRuntime + "/transport/webhook"
 	rtHandler  = rtRuntime + "/transport/handler"
 	rtPostgres = rtRuntime + "/sqlstore/postgres"
@@ -35,7 +36,7 @@ const (
 // knownNames are the names of imported packages, so that no alias is written.
 var knownNames = map[string]string{
 	rtEvent: "event", rtLane: "lane", rtSchedule: "schedule", rtEngine: "engine", rtOutbox: "outbox", rtInbox: "inbox",
-	rtBox: "box", rtMigrate: "migrate", rtWebhook: "webhook", rtHandler: "handler",
+	rtBox: "box", rtMigrate: "migrate", rtTopology: "topology", rtWebhook: "webhook", rtHandler: "handler",
 	pgx: "pgx", pgxpool: "pgxpool",
 	"cmp": "cmp", "context": "context", "database/sql": "sql", "encoding/json": "json", "log/slog": "slog",
 	"net/http": "http", "strconv": "strconv", "time": "time",
@@ -82,39 +83,6 @@ func importAlias(importPath string) string {
 		alias += "pkg"
 	}
 	return alias
-}
-
-var importBlock = regexp.MustCompile(`(?s)\nimport \(\n(.*?)\n\)\n`)
-
-// groupImports puts the standard library first in the block of imports, and the
-// rest behind an empty line, as goimports does. jennifer sorts all by their paths.
-// own is an import path of the service.
-func groupImports(source []byte, own string) []byte {
-	at := importBlock.FindSubmatchIndex(source)
-	if at == nil {
-		return source // none, or a single one
-	}
-	var standard, others []string
-	for line := range strings.Lines(string(source[at[2]:at[3]]) + "\n") {
-		if isStandard(line[strings.Index(line, `"`)+1:], own) {
-			standard = append(standard, line)
-		} else {
-			others = append(others, line)
-		}
-	}
-	if standard == nil || others == nil {
-		return source
-	}
-	block := strings.Join(standard, "") + "\n" + strings.TrimSuffix(strings.Join(others, ""), "\n")
-	return slices.Concat(source[:at[2]], []byte(block), source[at[3]:])
-}
-
-// isStandard reports whether an import path looks like one of the standard
-// library: its first element has no dot, and is not that of the service.
-func isStandard(importPath, own string) bool {
-	first, _, _ := strings.Cut(strings.TrimRight(importPath, "\"\n"), "/")
-	service, _, _ := strings.Cut(own, "/")
-	return !strings.Contains(first, ".") && first != service
 }
 
 // A collector finds the types that events and keys are made of.
