@@ -1,0 +1,308 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/lanebox/lanebox/runtime/inbox"
+)
+
+// A place is a partition of a topic.
+type place struct {
+	topic     string
+	partition int32
+}
+
+// A member is one run of a source: a client in the group, and a worker for each
+// partition that it owns and that has records.
+type member struct {
+	source   *Source
+	receiver *inbox.Receiver
+	client   *kgo.Client
+
+	mu      sync.Mutex
+	workers map[place]*worker
+	told    map[string]time.Time // errors that were logged
+}
+
+// maxPoll is how many records one poll returns at most.
+const maxPoll = 4096
+
+// poll hands fetched records to the workers until ctx ends. It never waits for
+// one: a worker that has enough pauses its partition, so that the group keeps
+// working while the database is slow.
+func (m *member) poll(ctx context.Context) {
+	for ctx.Err() == nil {
+		fetches := m.client.PollRecords(ctx, maxPoll)
+		if ctx.Err() != nil || fetches.IsClientClosed() {
+			m.client.AllowRebalance()
+			return
+		}
+		fetches.EachError(func(topic string, partition int32, err error) { m.tell(ctx, topic, partition, err) })
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			if len(p.Records) > 0 {
+				m.worker(place{p.Topic, p.Partition}).add(p.Records)
+			}
+		})
+		m.client.AllowRebalance()
+	}
+}
+
+// tellEvery is how often the same error is logged.
+const tellEvery = 30 * time.Second
+
+// tell logs why a partition cannot be fetched. The client tries again by itself.
+func (m *member) tell(ctx context.Context, topic string, partition int32, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	text := fmt.Sprintf("%s/%d: %v", topic, partition, err)
+	if m.told == nil || len(m.told) > 1000 {
+		m.told = map[string]time.Time{}
+	}
+	if time.Since(m.told[text]) > tellEvery {
+		m.told[text] = time.Now()
+		m.source.log.WarnContext(ctx, "cannot fetch", "topic", topic, "partition", partition, "error", err)
+	}
+	if topic == "" { // it concerns the whole member, and comes back at once
+		pause(ctx, retryBackoff(1))
+	}
+}
+
+// OnGroupManageError implements kgo.HookGroupManageError: the member joins anew.
+func (m *member) OnGroupManageError(err error) {
+	m.source.counts.reconnects.Add(1)
+	m.source.log.Warn("left the group and joins it again", "group", m.source.from.Group, "error", err)
+}
+
+// worker returns the worker of a partition.
+func (m *member) worker(at place) *worker {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := m.workers[at]
+	if w == nil {
+		w = newWorker(m, at)
+		m.workers[at] = w
+	}
+	return w
+}
+
+// revoked is called when partitions go to another member. What is in hand is
+// stored and committed before, the rest is dropped: it was not committed.
+func (m *member) revoked(ctx context.Context, client *kgo.Client, partitions map[string][]int32) {
+	m.end(partitions)
+	ctx, cancel := context.WithTimeout(ctx, m.source.config.Timeout)
+	defer cancel()
+	if err := client.CommitMarkedOffsets(ctx); err != nil {
+		m.source.log.WarnContext(ctx, "cannot commit; the next member stores some records again", "error", err)
+	}
+}
+
+// lost is called when partitions went to another member already. What is stored
+// nevertheless was stored in order, and the other member finds it as duplicates.
+func (m *member) lost(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
+	m.end(partitions)
+}
+
+// end stops the workers of partitions and waits until they have stored what is in
+// hand.
+func (m *member) end(partitions map[string][]int32) {
+	var ended []*worker
+	m.mu.Lock()
+	for topic, numbers := range partitions {
+		for _, n := range numbers {
+			at := place{topic, n}
+			if w := m.workers[at]; w != nil {
+				delete(m.workers, at)
+				w.cancel()
+				ended = append(ended, w)
+			}
+		}
+	}
+	m.mu.Unlock()
+	for _, w := range ended {
+		<-w.done
+		w.resume() // a pause would outlive the assignment
+	}
+}
+
+// close stores what is in hand, commits what was stored and leaves the group.
+func (m *member) close(ctx context.Context) {
+	all := map[string][]int32{}
+	m.mu.Lock()
+	for at := range m.workers {
+		all[at.topic] = append(all[at.topic], at.partition)
+	}
+	m.mu.Unlock()
+	m.revoked(context.WithoutCancel(ctx), m.client, all)
+	m.client.CloseAllowingRebalance()
+}
+
+// A worker stores the records of one partition, in order.
+type worker struct {
+	*member
+	at     place
+	ctx    context.Context // ends with the assignment
+	cancel context.CancelFunc
+	done   chan struct{}
+	more   chan struct{} // says that queue has grown
+
+	mu     sync.Mutex
+	queue  []*kgo.Record
+	paused bool
+}
+
+func newWorker(m *member, at place) *worker {
+	w := &worker{member: m, at: at, done: make(chan struct{}), more: make(chan struct{}, 1)}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	go w.run()
+	return w
+}
+
+// enough is how many transactions' worth of records wait for a worker before its
+// partition is paused.
+const enough = 4
+
+func (w *worker) add(records []*kgo.Record) {
+	w.mu.Lock()
+	w.queue = append(w.queue, records...)
+	if !w.paused && len(w.queue) >= enough*w.source.config.MaxRecords {
+		w.paused = true
+		w.client.PauseFetchPartitions(map[string][]int32{w.at.topic: {w.at.partition}})
+	}
+	w.mu.Unlock()
+	select {
+	case w.more <- struct{}{}:
+	default:
+	}
+}
+
+func (w *worker) resume() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.paused {
+		w.paused = false
+		w.client.ResumeFetchPartitions(map[string][]int32{w.at.topic: {w.at.partition}})
+	}
+}
+
+func (w *worker) run() {
+	defer close(w.done)
+	for {
+		batch := w.take()
+		if batch == nil {
+			select {
+			case <-w.more:
+				continue
+			case <-w.ctx.Done():
+				return
+			}
+		}
+		if !w.store(batch) {
+			return
+		}
+		w.client.MarkCommitRecords(batch[len(batch)-1])
+	}
+}
+
+// maxTransaction bounds the bytes of one transaction, unless one record is larger.
+const maxTransaction = 8 << 20
+
+// take returns the records of the next transaction; nil when there are none.
+func (w *worker) take() []*kgo.Record {
+	w.mu.Lock()
+	n, size := 0, 0
+	for n < min(len(w.queue), w.source.config.MaxRecords) {
+		if size += len(w.queue[n].Value); n > 0 && size > maxTransaction {
+			break
+		}
+		n++
+	}
+	batch := w.queue[:n:n]
+	w.queue = w.queue[n:]
+	few := len(w.queue) <= w.source.config.MaxRecords
+	w.mu.Unlock()
+	if few {
+		w.resume()
+	}
+	if n == 0 {
+		return nil
+	}
+	return batch
+}
+
+// store stores records until it succeeds; it returns false when the assignment
+// ended before. It does not give up a transaction in hand.
+func (w *worker) store(batch []*kgo.Record) bool {
+	messages := make([]inbox.Incoming, len(batch))
+	for i, r := range batch {
+		messages[i] = decode(w.source.decoder, r)
+	}
+	for try := 0; ; try++ {
+		select {
+		case w.source.storing <- struct{}{}:
+		case <-w.ctx.Done():
+			return false
+		}
+		if w.ctx.Err() != nil {
+			<-w.source.storing
+			return false
+		}
+		dispositions, err := w.receiver.ReceiveAll(context.WithoutCancel(w.ctx), messages...)
+		<-w.source.storing
+		if err == nil {
+			w.count(messages, dispositions)
+			return true
+		}
+		w.source.counts.failures.Add(1)
+		w.source.log.Warn("records not stored; they are tried again", "topic", w.at.topic, "partition", w.at.partition,
+			"offset", batch[0].Offset, "count", len(batch), "error", err)
+		if !pause(w.ctx, backoff(try, w.source.config.RetryBackoff)) {
+			return false
+		}
+	}
+}
+
+func (w *worker) count(messages []inbox.Incoming, dispositions []inbox.Disposition) {
+	c := &w.source.counts
+	for i, d := range dispositions {
+		switch d {
+		case inbox.Stored:
+			c.stored.Add(1)
+		case inbox.Duplicate:
+			c.duplicates.Add(1)
+		case inbox.Buried:
+			c.buried.Add(1)
+			w.source.log.Warn("record buried", "topic", w.at.topic, "partition", w.at.partition, "reason", messages[i].Dead)
+		}
+		if id := messages[i].AggregateID; id != "" && w.source.seen.moved(w.at.topic, id, w.at.partition) {
+			c.wandered.Add(1)
+			w.source.log.Warn("an aggregate came from another partition than before: its order is not sure",
+				"topic", w.at.topic, "partition", w.at.partition)
+		}
+	}
+}
+
+// backoff returns the pause after a failed try, at random up to a bound that grows.
+func backoff(try int, limit time.Duration) time.Duration {
+	bound := min(100*time.Millisecond<<min(try, 16), limit)
+	return bound/2 + rand.N(bound/2+1)
+}
+
+// pause waits for d; it returns false when ctx ended before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

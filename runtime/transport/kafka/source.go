@@ -1,0 +1,210 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/topology"
+	"github.com/lanebox/lanebox/runtime/transport/internal/envelope"
+)
+
+// A Source brings the records of topics to a receiver, as a member of a consumer
+// group. Its methods are safe for concurrent use; each Run is a member of its own.
+type Source struct {
+	config  Config
+	from    topology.KafkaSource
+	decoder *envelope.Decoder
+	log     *slog.Logger
+	storing chan struct{} // limits concurrent transactions
+	counts  counts
+	seen    wanderers
+}
+
+type counts struct {
+	stored, duplicates, buried, wandered, failures, reconnects atomic.Int64
+}
+
+// NewSource returns a source. It does not connect before Run. It returns an error
+// when the configuration cannot work.
+func NewSource(c Config, from topology.KafkaSource) (*Source, error) {
+	fail := func(err error) (*Source, error) { return nil, fmt.Errorf("kafka source %s: %w", from.Name, err) }
+	if err := c.complete(); err != nil {
+		return fail(err)
+	}
+	if err := checkSource(from); err != nil {
+		return fail(err)
+	}
+	decoder, err := envelope.NewDecoder(from.Extract)
+	if err != nil {
+		return fail(err)
+	}
+	s := &Source{
+		config: c, from: from, decoder: decoder, log: c.Logger.With("source", from.Name),
+		storing: make(chan struct{}, c.MaxStoring),
+	}
+	client, err := newClient(s.options(nil)) // finds wrong options
+	if err != nil {
+		return fail(err)
+	}
+	client.Close()
+	return s, nil
+}
+
+func checkSource(from topology.KafkaSource) error {
+	switch {
+	case len(from.Topics) == 0:
+		return errors.New("no topic is named")
+	case from.Group == "":
+		return errors.New("no consumer group is named")
+	case from.Start != "" && from.Start != "first" && from.Start != "last":
+		return fmt.Errorf("Start is %q; write \"first\" or \"last\"", from.Start)
+	}
+	for _, topic := range from.Topics {
+		if err := checkTopic(topic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stats returns what the source has counted.
+func (s *Source) Stats() inbox.SourceStats {
+	return inbox.SourceStats{
+		Stored: s.counts.stored.Load(), Duplicates: s.counts.duplicates.Load(), Buried: s.counts.buried.Load(),
+		Wandered: s.counts.wandered.Load(), Failures: s.counts.failures.Load(), Reconnects: s.counts.reconnects.Load(),
+	}
+}
+
+// Times of a member of the group.
+const (
+	// rebalanceTimeout is how long the group waits for a member that stores.
+	rebalanceTimeout = time.Minute
+	commitEvery      = time.Second
+)
+
+// options returns those of a member; m may be nil to see whether they work.
+func (s *Source) options(m *member) []kgo.Opt {
+	options := append([]kgo.Opt{kgo.FetchMaxBytes(16 << 20)}, s.config.connection()...)
+	options = append(options,
+		kgo.ConsumerGroup(s.from.Group),
+		kgo.ConsumeTopics(s.from.Topics...),
+		kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.RebalanceTimeout(rebalanceTimeout),
+		kgo.BlockRebalanceOnPoll(),
+		kgo.AutoCommitMarks(),
+		kgo.AutoCommitInterval(commitEvery),
+		// A partition that was added later is read from its start, whatever Start
+		// says, and so is one whose committed place is gone.
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	)
+	if m != nil {
+		options = append(options, kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost), kgo.WithHooks(m))
+	}
+	return options
+}
+
+// Run receives until ctx ends and returns nil then. Before it returns it finishes
+// the transactions in hand and commits what was stored. The client reconnects by
+// itself, for ever.
+func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
+	m := &member{source: s, receiver: r, workers: map[place]*worker{}}
+	client, err := newClient(s.options(m))
+	if err != nil {
+		return fmt.Errorf("kafka source %s: %w", s.from.Name, err)
+	}
+	m.client = client
+	defer m.close(ctx)
+	if s.from.Start == "last" {
+		if err := s.begin(ctx); err != nil {
+			return nil // ctx ended
+		}
+	}
+	m.poll(ctx)
+	return nil
+}
+
+// begin commits the ends of all partitions as the place of a group that has none,
+// so that "last" means now, once, and nothing that comes later is passed over. It
+// tries until ctx ends.
+func (s *Source) begin(ctx context.Context) error {
+	for try := 0; ; try++ {
+		err := s.tryBegin(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.log.WarnContext(ctx, "the group's place cannot be set", "group", s.from.Group, "error", err)
+		if !pause(ctx, backoff(try, s.config.RetryBackoff)) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *Source) tryBegin(ctx context.Context) error {
+	client, err := newClient(s.config.connection())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	admin := kadm.NewClient(client)
+	committed, err := admin.FetchOffsetsForTopics(ctx, s.from.Group, s.from.Topics...)
+	if err != nil {
+		return err
+	}
+	found := false
+	committed.Each(func(o kadm.OffsetResponse) { found = found || o.Err == nil && o.At >= 0 })
+	if found {
+		return nil
+	}
+	ends, err := admin.ListEndOffsets(ctx, s.from.Topics...)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return err
+	}
+	return admin.CommitAllOffsets(ctx, s.from.Group, ends.Offsets())
+}
+
+// wanderers remember in which partition an aggregate was seen last.
+type wanderers struct {
+	mu   sync.Mutex
+	seed maphash.Seed
+	last map[uint64]int32
+}
+
+// maxWanderers bounds the memory of wanderers.
+const maxWanderers = 100_000
+
+// moved notes that an aggregate came from a partition and reports whether it came
+// from another one before.
+func (w *wanderers) moved(topic, aggregate string, partition int32) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last == nil {
+		w.seed, w.last = maphash.MakeSeed(), map[uint64]int32{}
+	}
+	id := maphash.String(w.seed, topic+"\x00"+aggregate)
+	before, known := w.last[id]
+	if !known && len(w.last) >= maxWanderers {
+		clear(w.last)
+	}
+	w.last[id] = partition
+	return known && before != partition
+}
