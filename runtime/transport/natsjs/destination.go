@@ -218,6 +218,8 @@ func (d *Destination) ready(ctx context.Context) error {
 // any other that it could not be looked at. Send does the same before its first
 // message.
 func (d *Destination) Check(ctx context.Context) error {
+	ctx, cancel := d.link.bound(ctx, d.config.Timeout)
+	defer cancel()
 	info, err := ensureStream(ctx, d.link.js, d.topology, d.subject)
 	if err != nil {
 		return err

@@ -128,7 +128,7 @@ func (g *gate) read(ctx context.Context, from uint64, subject string) (*logged, 
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	ctx, cancel := g.link.bound(ctx, g.timeout)
 	defer cancel()
 	response, err := g.link.conn.RequestWithContext(ctx, g.api+"STREAM.MSG.GET."+g.topology.Stream, request)
 	if err != nil {

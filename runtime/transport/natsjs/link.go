@@ -167,6 +167,17 @@ func (l *link) current() context.Context {
 	return l.session
 }
 
+// bound returns ctx with a time limit, which also ends when the connection is
+// lost: an answer to what was asked before does not come any more.
+func (l *link) bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	stop := context.AfterFunc(l.current(), cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
 // waitConnected returns when there is a connection, or with ctx's error.
 func (l *link) waitConnected(ctx context.Context) error {
 	l.mu.Lock()

@@ -71,7 +71,7 @@ func (p *puller) run(ctx context.Context) error {
 // prepare finds stream and consumer, and how far the source has come.
 func (p *puller) prepare(ctx context.Context) error {
 	s := p.source
-	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	ctx, cancel := p.link.bound(ctx, s.config.Timeout)
 	defer cancel()
 	var err error
 	if p.stream, err = p.link.js.Stream(ctx, s.topology.Stream); err != nil {
@@ -272,11 +272,7 @@ func (p *puller) admit(ctx context.Context, meta *jetstream.MsgMetadata) error {
 		if err := p.store(ctx); err != nil {
 			return err
 		}
-		info, err := p.stream.Info(ctx)
-		if err != nil {
-			return fmt.Errorf("stream %s: %w", p.source.topology.Stream, err)
-		}
-		if err := p.openGate(ctx, info); err != nil {
+		if err := p.reopenGate(ctx); err != nil {
 			return err
 		}
 	}
@@ -284,6 +280,16 @@ func (p *puller) admit(ctx context.Context, meta *jetstream.MsgMetadata) error {
 		return nil
 	}
 	return p.catchUp(ctx, meta.Sequence.Stream)
+}
+
+func (p *puller) reopenGate(ctx context.Context) error {
+	ctx, cancel := p.link.bound(ctx, p.source.config.Timeout)
+	defer cancel()
+	info, err := p.stream.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", p.source.topology.Stream, err)
+	}
+	return p.openGate(ctx, info)
 }
 
 // catchUp stores what the stream has between the position and a sequence.
@@ -437,7 +443,7 @@ func (p *puller) leave(ctx context.Context) {
 	if p.pin == "" || p.link.current().Err() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.source.config.Timeout)
+	ctx, cancel := p.link.bound(context.WithoutCancel(ctx), p.source.config.Timeout)
 	defer cancel()
 	info, err := p.consumer.Info(ctx)
 	if err != nil {
