@@ -124,7 +124,7 @@ func emitPostgres(m *model.Model) ([]output.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := postgresStore(m)
+	store, err := storeCode(m, "postgres")
 	if err != nil {
 		return nil, err
 	}
