@@ -119,8 +119,8 @@ func refusal(message string) error {
 		if !found {
 			continue
 		}
-		if topic, reason, found := strings.Cut(rest, ": "); found {
-			return &event.ConfigurationError{Topic: topic, Reason: reason}
+		if colon := strings.LastIndex(rest, ": "); colon >= 0 { // reasons have none
+			return &event.ConfigurationError{Topic: rest[:colon], Reason: rest[colon+2:]}
 		}
 	}
 	return &event.ConfigurationError{Topic: "?", Reason: message}

@@ -83,7 +83,7 @@ func isOf(err, target error) bool {
 func TestRefusalNamesTheTopic(t *testing.T) {
 	for message, want := range map[string]event.ConfigurationError{
 		"lanebox: publish order.placed.v1: no route matches": {Topic: "order.placed.v1", Reason: "no route matches"},
-		"lanebox: receive t: key has 300 bytes: too many":    {Topic: "t", Reason: "key has 300 bytes: too many"},
+		"lanebox: receive a: b: key has 300 bytes":           {Topic: "a: b", Reason: "key has 300 bytes"},
 		"lanebox: something else":                            {Topic: "?", Reason: "something else"},
 		"by somebody else":                                   {Topic: "?", Reason: "by somebody else"},
 	} {

@@ -128,3 +128,29 @@ func DB(t testing.TB, url string) *sql.DB {
 	})
 	return db
 }
+
+// Babelfish reports whether the server of db is Babelfish for PostgreSQL.
+func Babelfish(ctx context.Context, db *sql.DB) (is bool, err error) {
+	err = db.QueryRowContext(ctx, "SELECT CASE WHEN SERVERPROPERTY('Babelfish') = 1 THEN 1 ELSE 0 END").Scan(&is)
+	return is, err
+}
+
+// How many transactions wait for a lock in the database of the session.
+const (
+	waiters          = `SELECT COUNT(*) FROM sys.dm_tran_locks WHERE request_status IN ('WAIT', 'CONVERT') AND resource_database_id = DB_ID()`
+	waitersBabelfish = `SELECT COUNT(*) FROM pg_catalog.pg_locks AS l INNER JOIN sys.dm_exec_sessions AS s ON s.session_id = l.pid
+ WHERE l.granted = 0 AND s.database_id = DB_ID()`
+)
+
+// LockWaiters counts the transactions that wait for a lock in the database of db.
+// The login needs VIEW SERVER STATE.
+func LockWaiters(ctx context.Context, db *sql.DB) (n int, err error) {
+	query := waiters
+	if is, err := Babelfish(ctx, db); err != nil {
+		return 0, err
+	} else if is {
+		query = waitersBabelfish
+	}
+	err = db.QueryRowContext(ctx, query).Scan(&n)
+	return n, err
+}
