@@ -216,7 +216,7 @@ type Source struct {
 	GoName string
 	Doc    string
 	Number int32  // stable hash of the name, or of the name given with was
-	Type   string // "http" or "handler"; brokers follow
+	Type   string // "http", "handler" or one of Brokers
 	Pull   bool
 	// Path is where an HTTP source is mounted: "/orders".
 	Path string
@@ -225,7 +225,8 @@ type Source struct {
 	IdempotencyKey [][]string
 	EventType      []string
 	AggregateID    []string
-	// AggregateIDMissing is "reject" or "unordered".
+	// AggregateIDMissing is "reject" or "unordered"; "" for a broker's source that
+	// has neither rules nor a wish: "unordered".
 	AggregateIDMissing string
 	// Events are the events a pull source hands to its handler, sorted by topic.
 	Events []*Event
@@ -240,6 +241,7 @@ type Source struct {
 	MaxBytes int64    // largest body after decompression
 	Delivery Delivery // pull mode only
 	Was      string   // value of was, "" if none
+	Broker   *Broker  // nil unless Type is one of Brokers
 }
 
 // A Destination is where outbox messages go to.
@@ -249,9 +251,10 @@ type Destination struct {
 	GoName   string
 	Doc      string
 	Number   int32
-	Type     string // "http" or "handler"
+	Type     string // "http", "handler" or one of Brokers
 	Delivery Delivery
-	Was      string // value of was, "" if none
+	Was      string  // value of was, "" if none
+	Broker   *Broker // nil unless Type is one of Brokers
 }
 
 // Delivery is the policy of one delivering loop.

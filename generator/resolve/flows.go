@@ -29,23 +29,18 @@ const (
 	maxBody        = 1 << 30
 )
 
-// transports are the types of sources and destinations, and whether this version
-// has them.
-var transports = map[string]bool{"http": true, "handler": true, "rabbitmq": false, "kafka": false, "nats": false}
+// transports are the types of sources and destinations.
+var transports = append([]string{"http", "handler"}, model.Brokers...)
 
-// transport checks the type of a source or destination.
-func (r *resolver) transport(t, broker schema.Text, what string) {
-	if !t.Set {
-		return
-	}
-	available, ok := transports[t.V]
+// transport checks the type of a source or destination, and that it has the keys
+// that only brokers have.
+func (r *resolver) transport(kind string, t schema.Text, b *schema.Broker, what string) {
 	switch {
-	case !ok:
-		r.report(t.Mark, "unknown-transport", diag.OneOf(t.V, []string{"http", "handler"}), "%s has the unknown type %q", what, t.V)
-	case !available:
-		r.report(t.Mark, "not-available", "use http or handler", "type %s of %s is not available in this version", t.V, what)
-	case broker.Set:
-		r.report(broker.Mark, "unknown-key", "remove it", "%s is of type %s and has no %q", what, t.V, broker.V)
+	case !t.Set:
+	case !slices.Contains(transports, t.V):
+		r.report(t.Mark, "unknown-transport", diag.OneOf(t.V, transports), "%s has the unknown type %q", what, t.V)
+	default:
+		r.brokerFlow(kind, t, b, what)
 	}
 }
 
@@ -99,11 +94,15 @@ func (r *resolver) resolveDestinations() {
 		d := &r.file.Destinations[i]
 		what := fmt.Sprintf("destination %q", d.Name.V)
 		out := &model.Destination{Pos: d.Name.Pos, Name: d.Name.V, Doc: cleanDoc(d.Doc.V), Type: d.Type.V, Was: d.Was.V}
-		r.transport(d.Type, d.Broker, what)
+		r.transport("destination", d.Type, &d.Broker, what)
+		out.Broker = r.brokerDestination(d, what)
 		if out.GoName = r.flowName("destination", d.Name, d.GoName, folded); out.GoName != "" &&
 			r.claim(r.config, out.GoName, what, d.Name.Mark) {
 			r.claim(r.pkg, out.GoName+"Destination", what, d.Name.Mark)
 			r.claim(r.pkg, out.GoName+"DestinationPolicy", "the policy of "+what, d.Name.Mark)
+			if out.Broker != nil {
+				r.claim(r.pkg, out.GoName+"Topology", "the topology of "+what, d.Name.Mark)
+			}
 		}
 		out.Number = r.number("destination", d.Name, d.Was, exists)
 		out.Delivery = r.delivery(&d.Delivery, what)
@@ -411,6 +410,7 @@ func (r *resolver) checkFlows() {
 		}
 		r.checkDense(d, &r.file.Destinations[i])
 	}
+	r.checkBrokers()
 }
 
 // checkDense warns where a dead message leaves a gap that a versioned consumer

@@ -31,7 +31,8 @@ func (r *resolver) resolveSources() {
 			Pos: s.Name.Pos, Name: s.Name.V, Doc: cleanDoc(s.Doc.V), Type: s.Type.V, Was: s.Was.V,
 			AggregateIDMissing: "reject",
 		}
-		r.transport(s.Type, s.Broker, what)
+		r.transport("source", s.Type, &s.Broker, what)
+		out.Broker = r.brokerSource(s, what)
 		if s.Mode.Set && !r.word(s.Mode, what+": mode", "push", "pull") {
 			// What is said of the other members should not be about the same mistake.
 			s.Mode.V = "push"
@@ -60,6 +61,10 @@ func (r *resolver) claimSource(s *schema.Source, out *model.Source, what string)
 		config = append(config, out.GoName+"Verifier")
 		pkg = append(pkg, "SourceConfig")
 	}
+	if out.Broker != nil {
+		config = append(config, out.GoName+"From")
+		pkg = append(pkg, "Topology")
+	}
 	if out.Pull {
 		config = append(config, out.GoName)
 		pkg = append(pkg, "Handler", "SourcePolicy")
@@ -84,35 +89,47 @@ func (r *resolver) claimSource(s *schema.Source, out *model.Source, what string)
 	}
 }
 
-// extraction resolves where an HTTP source is mounted and what it reads.
+// extraction resolves where an HTTP source is mounted, and what a source reads.
 func (r *resolver) extraction(s *schema.Source, out *model.Source, what string, paths map[string]schema.Text) {
-	if s.Type.V == "handler" {
+	switch {
+	case s.Type.V == "handler":
 		r.noExtraction(s, what)
 		return
-	}
-	if s.Type.V != "http" {
+	case out.Broker != nil && s.Path.Set:
+		r.report(s.Path.Mark, "no-effect", "remove it: only an http source is mounted somewhere", "%s is of type %s; path has no effect", what, s.Type.V)
+	case s.Type.V == "http":
+		r.mount(s, out, what, paths)
+	case out.Broker == nil:
 		return
 	}
-	r.mount(s, out, what, paths)
-	if r.word(s.AggregateIDMissing, what+": aggregate_id_missing", "reject", "unordered") {
-		out.AggregateIDMissing = s.AggregateIDMissing.V
-	}
-	if slices.Contains([]string{"reject", "unordered"}, s.AggregateIDMissing.V) && len(s.AggregateIDPath) == 0 && !r.file.Faulty {
-		r.report(s.AggregateIDMissing.Mark, "no-effect", "add aggregate_id_path", "%s: aggregate_id_missing has no effect without aggregate_id_path", what)
-	}
+	r.aggregateMissing(s, out, what)
 	for _, parts := range s.IdempotencyKeyPath {
 		out.IdempotencyKey = append(out.IdempotencyKey, r.rules(parts, what+": idempotency_key_path"))
 	}
 	out.EventType = r.rules(s.EventTypePath, what+": event_type_path")
 	out.AggregateID = r.rules(s.AggregateIDPath, what+": aggregate_id_path")
-	if r.file.Faulty {
-		return
+	if r.file.Faulty || out.Broker != nil {
+		return // the messages of brokers have attributes
 	}
 	if len(s.IdempotencyKeyPath) == 0 {
 		r.report(s.Name.Mark, "missing-key", "say where a message's own id is: $.id or header:x-idempotency-key", "%s has no %q", what, "idempotency_key_path")
 	}
 	if len(s.EventTypePath) == 0 {
 		r.report(s.Name.Mark, "missing-key", "say where a message's type is: $.type or header:x-event-type", "%s has no %q", what, "event_type_path")
+	}
+}
+
+// aggregateMissing resolves what happens to a message without an aggregate id.
+func (r *resolver) aggregateMissing(s *schema.Source, out *model.Source, what string) {
+	ruled := len(s.AggregateIDPath) > 0
+	if out.Broker != nil && !ruled {
+		out.AggregateIDMissing = ""
+	}
+	if r.word(s.AggregateIDMissing, what+": aggregate_id_missing", "reject", "unordered") {
+		out.AggregateIDMissing = s.AggregateIDMissing.V
+		if !ruled && out.Broker == nil && !r.file.Faulty {
+			r.report(s.AggregateIDMissing.Mark, "no-effect", "add aggregate_id_path", "%s: aggregate_id_missing has no effect without aggregate_id_path", what)
+		}
 	}
 }
 

@@ -189,7 +189,7 @@ type Source struct {
 	Doc                Text
 	Was                Text
 	GoName             Text
-	Broker             Text // the first key that only brokers have
+	Broker             Broker
 }
 
 // A Destination is a declared destination.
@@ -200,7 +200,7 @@ type Destination struct {
 	Doc      Text
 	Was      Text
 	GoName   Text
-	Broker   Text // the first key that only brokers have
+	Broker   Broker
 }
 
 // Delivery is the policy of a delivering loop.

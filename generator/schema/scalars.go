@@ -241,15 +241,6 @@ func ruleJSON() object {
 
 func listOf(items object) object { return object{"type": "array", "items": items, "minItems": 1} }
 
-// broker reads a key that only brokers have; its value does not matter yet.
-func broker[T any](key string, member func(*T) *Text) property[T] {
-	return property[T]{name: key, reserved: true, read: func(l *loader, k, _ *yaml.Node, _ string, t *T) {
-		if at := member(t); !at.Set {
-			*at = Text{Mark: l.mark(k), V: key, Set: true}
-		}
-	}, json: func() object { return object{} }}
-}
-
 // ref makes a reader that the JSON Schema names instead of repeating.
 func ref[V any](title string, r func() reader[V]) reader[V] {
 	return reader[V]{

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -32,6 +33,9 @@ type property[T any] struct {
 	// reserved keys are read, so that a check can speak about them, but are not
 	// part of the JSON Schema.
 	reserved bool
+	// types are those values of the key type beside which the key makes sense; nil
+	// means all.
+	types []string
 }
 
 // prop declares a property that a reader fills.
@@ -79,11 +83,12 @@ type table[T any] struct {
 	explained map[string]string
 }
 
-// names are the keys that a message may propose.
-func (t *table[T]) names() []string {
+// names are the keys that a message may propose for a mapping.
+func (t *table[T]) names(n *yaml.Node) []string {
 	var names []string
+	kind := typeOf(n)
 	for _, p := range t.properties {
-		if !p.reserved {
+		if !p.reserved && (p.types == nil || slices.Contains(p.types, kind)) {
 			names = append(names, p.name)
 		}
 	}
@@ -123,7 +128,7 @@ func (t *table[T]) read(l *loader, n *yaml.Node, what string, v *T) {
 		}
 		p := t.property(key.Value)
 		if p == nil {
-			l.unknownKey(key, what, t.explained[key.Value], t.names())
+			l.unknownKey(key, what, t.explained[key.Value], t.names(n))
 			continue
 		}
 		if before := first[p.name]; before != nil {

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"slices"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -89,7 +90,7 @@ func init() {
 		prop("go_name", "The end of the constant's name.", name, func(v *EnumValue) *Text { return &v.GoName }),
 	}}
 	sourceTable = table[Source]{title: "source", doc: "A source of inbox messages.", properties: append([]property[Source]{
-		must(prop("type", "The transport.", words("http", "handler"), func(s *Source) *Text { return &s.Type })),
+		must(prop("type", "The transport.", transports, func(s *Source) *Text { return &s.Type })),
 		prop("mode", "push: relayed into the outbox (default); pull: handed to a handler.", words("push", "pull"), func(s *Source) *Text { return &s.Mode }),
 		prop("path", "Where an HTTP source is mounted.", name, func(s *Source) *Text { return &s.Path }),
 		noting(prop("idempotency_key_path", "Where the idempotency key is found.", keyRules, func(s *Source) *[][]Text { return &s.IdempotencyKeyPath }), func(s *Source) *Mark { return &s.Extraction }),
@@ -104,26 +105,19 @@ func init() {
 		prop("doc", "A description.", prose, func(s *Source) *Text { return &s.Doc }),
 		prop("was", "The name this source had before.", name, func(s *Source) *Text { return &s.Was }),
 		prop("go_name", "The name in Go.", name, func(s *Source) *Text { return &s.GoName }),
-		broker("queue", func(s *Source) *Text { return &s.Broker }),
-		broker("topic", func(s *Source) *Text { return &s.Broker }),
-		broker("stream", func(s *Source) *Text { return &s.Broker }),
-		broker("ordered", func(s *Source) *Text { return &s.Broker }),
-		broker("shards", func(s *Source) *Text { return &s.Broker }),
-	}, deliveryProperties(func(s *Source) *Delivery { return &s.Delivery })...),
-		explained: map[string]string{"url": serviceCode, "secret": serviceCode, "token": serviceCode, "verify": serviceCode}}
+	}, slices.Concat(
+		brokerProperties("source", func(s *Source) *Broker { return &s.Broker }),
+		deliveryProperties(func(s *Source) *Delivery { return &s.Delivery }))...),
+		explained: explainedFlow(map[string]string{"verify": serviceCode})}
 	destinationTable = table[Destination]{title: "destination", doc: "A destination of outbox messages.", properties: append([]property[Destination]{
-		must(prop("type", "The transport.", words("http", "handler"), func(d *Destination) *Text { return &d.Type })),
+		must(prop("type", "The transport.", transports, func(d *Destination) *Text { return &d.Type })),
 		prop("doc", "A description.", prose, func(d *Destination) *Text { return &d.Doc }),
 		prop("was", "The name this destination had before.", name, func(d *Destination) *Text { return &d.Was }),
 		prop("go_name", "The name in Go.", name, func(d *Destination) *Text { return &d.GoName }),
-		broker("queue", func(d *Destination) *Text { return &d.Broker }),
-		broker("exchange", func(d *Destination) *Text { return &d.Broker }),
-		broker("topic", func(d *Destination) *Text { return &d.Broker }),
-		broker("stream", func(d *Destination) *Text { return &d.Broker }),
-		broker("ordered", func(d *Destination) *Text { return &d.Broker }),
-		broker("shards", func(d *Destination) *Text { return &d.Broker }),
-	}, deliveryProperties(func(d *Destination) *Delivery { return &d.Delivery })...),
-		explained: map[string]string{"url": serviceCode, "secret": serviceCode, "token": serviceCode, "address": serviceCode}}
+	}, slices.Concat(
+		brokerProperties("destination", func(d *Destination) *Broker { return &d.Broker }),
+		deliveryProperties(func(d *Destination) *Delivery { return &d.Delivery }))...),
+		explained: explainedFlow(map[string]string{"address": serviceCode})}
 	retryTable = table[Retry]{title: "retry", doc: "The retry policy.", properties: []property[Retry]{
 		prop("max_attempts", "Recorded deliveries before a message is dead; default 20.", number, func(r *Retry) *Value[int64] { return &r.MaxAttempts }),
 		prop("base", "The first backoff; default 1s.", duration, func(r *Retry) *Value[time.Duration] { return &r.Base }),

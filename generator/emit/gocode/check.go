@@ -201,6 +201,9 @@ func (c *checker) flows() {
 		what := fmt.Sprintf("destination %q", d.Name)
 		c.claim(c.pkg, d.GoName+"Destination", what, d.Pos)
 		c.claim(c.pkg, d.GoName+"DestinationPolicy", "the policy of "+what, d.Pos)
+		if d.Broker != nil {
+			c.claim(c.pkg, d.GoName+"Topology", "the topology of "+what, d.Pos)
+		}
 		c.claim(config, d.GoName, what, d.Pos)
 	}
 	for i := range c.g.m.Sources {
@@ -220,6 +223,9 @@ func sourceNames(s *model.Source) []string {
 	list := []string{s.GoName + "Source", s.GoName + "Receiver"}
 	if s.Type == "http" {
 		list = append(list, s.GoName+"SourceConfig")
+	}
+	if s.Broker != nil {
+		list = append(list, s.GoName+"Topology")
 	}
 	if s.Pull {
 		list = append(list, s.GoName+"Handler", "Handle"+s.GoName, s.GoName+"SourcePolicy")
@@ -241,6 +247,9 @@ func configFields(s *model.Source) []string {
 	}
 	if s.Type == "http" {
 		list = append(list, s.GoName+"Verifier")
+	}
+	if s.Broker != nil {
+		list = append(list, s.GoName+"From")
 	}
 	return list
 }

@@ -29,6 +29,8 @@ const (
 	rtPostgres = rtRuntime + "/sqlstore/postgres"
 	rtSQLite   = rtRuntime + "/sqlstore/sqlite"
 
+	rtSQLServer = rtRuntime + "/sqlstore/sqlserver"
+
 	pgx     = "github.com/jackc/pgx/v5"
 	pgxpool = "github.com/jackc/pgx/v5/pgxpool"
 )
@@ -46,7 +48,7 @@ var knownNames = map[string]string{
 // of other imports and of the parameters, variables and functions of generated
 // code.
 var taken = map[string]bool{
-	"lbruntime": true, "pgstore": true, "sqlitestore": true, "postgres": true, "sqlite": true, "events": true,
+	"lbruntime": true, "pgstore": true, "sqlitestore": true, "mssqlstore": true, "postgres": true, "sqlite": true, "sqlserver": true, "events": true,
 	"b": true, "c": true, "ctx": true, "e": true, "err": true, "fn": true, "h": true, "k": true, "key": true,
 	"hook": true, "i": true, "list": true, "m": true, "p": true, "opts": true, "payload": true, "plain": true,
 	"pool": true, "db": true, "pub": true, "tx": true, "v": true, "data": true, "text": true, "parts": true,

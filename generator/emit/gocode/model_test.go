@@ -107,6 +107,17 @@ func rich() *model.Model {
 				RetryBase: time.Second, RetryCap: 5 * time.Minute, ParkDead: true,
 			},
 		},
+		{Name: "work", GoName: "Work", Number: 32, Type: "rabbitmq", Broker: &model.Broker{
+			Exchange: "work.x", ExchangeType: "topic", Queues: []string{"work"}, RoutingKey: "{header:tenant}.{key}", DeliveryLimit: 5,
+			DeadLetterExchange: "dead", MaxPriority: 9, MessageTTL: 90 * time.Second,
+		}},
+		{Name: "xshards", GoName: "Xshards", Number: 33, Type: "rabbitmq", Broker: &model.Broker{
+			Exchange: "x", Ordered: true, Stream: true, Queues: []string{"x.00", "x.01", "x.02"},
+		}},
+		{Name: "ylog", GoName: "Ylog", Number: 34, Type: "kafka", Broker: &model.Broker{Topics: []string{"y\"`\\"}}},
+		{Name: "zsubject", GoName: "Zsubject", Number: 35, Type: "nats", Broker: &model.Broker{
+			JetStream: "Z", Subject: "z.{key}", Declare: true, Duplicates: 2 * time.Minute,
+		}},
 	}
 	both := []*model.Destination{&destinations[0], &destinations[1]}
 	orders := func(name string, pos model.Pos) *model.GoType {
@@ -159,6 +170,19 @@ func rich() *model.Model {
 				Events: event("payment.captured.v1", "order.placed.v1", "image.stored.v1"), Delivery: model.Delivery{Concurrency: 4, Timeout: 1500 * time.Millisecond},
 				AggregateIDMissing: "reject", Receipts: time.Hour},
 			{Name: "stripe", GoName: "Stripe", Number: 103, Type: "http", Path: "/stripe"},
+			{Name: "tracking", GoName: "Tracking", Number: 105, Type: "kafka", Broker: &model.Broker{
+				Topics: []string{"a", "b", "c"}, Group: "shop", Start: "last",
+			}},
+			{Name: "uploads", GoName: "Uploads", Number: 106, Type: "nats", Pull: true, Other: true, Broker: &model.Broker{
+				JetStream: "UPLOADS", Subjects: []string{"uploads.>"}, Durable: "shop", Ordered: true, Start: "first",
+			}, AggregateIDMissing: "reject"},
+			{Name: "vouchers", GoName: "Vouchers", Number: 107, Type: "rabbitmq", Pull: true, Other: true, Broker: &model.Broker{
+				Queues: []string{"vouchers"}, Ordered: true, Declare: true, Prefetch: 256,
+			}, IdempotencyKey: [][]string{{"header:x-id"}, {"$.source", "$.id"}}, EventType: []string{"$.type"}, AggregateID: []string{"$.voucher"},
+				AggregateIDMissing: "unordered"},
+			{Name: "watch", GoName: "Watch", Number: 108, Type: "rabbitmq", Map: true, Broker: &model.Broker{
+				Queues: []string{"w.00", "w.01", "w.02"}, Ordered: true, Stream: true, Offset: "first", Prefetch: 10,
+			}},
 		},
 		Routes: []model.Route{
 			{Events: []string{"order.*", "account.closed.v1"}, To: both},

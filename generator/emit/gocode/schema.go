@@ -31,6 +31,7 @@ func (g *generator) schema(f *jen.File) {
 	for i := range g.m.Destinations {
 		d := &g.m.Destinations[i]
 		g.policy(f, d.GoName+"Destination", fmt.Sprintf("destination %s", d.Name), d.Delivery)
+		g.destinationTopology(f, d)
 	}
 	for i := range g.m.Sources {
 		g.source(f, &g.m.Sources[i])
@@ -111,6 +112,7 @@ func (g *generator) source(f *jen.File, s *model.Source) {
 	if s.Pull {
 		g.policy(f, s.GoName+"Source", fmt.Sprintf("source %s", s.Name), s.Delivery)
 	}
+	g.sourceTopology(f, s)
 	g.receiver(f, s)
 	if s.Type == "http" {
 		g.sourceConfig(f, s, s.GoName+"Source")
@@ -139,7 +141,7 @@ func (g *generator) receiver(f *jen.File, s *model.Source) {
 			if accept := g.accept(s); accept != nil {
 				member("Accept", accept)
 			}
-			if s.Type == "http" && len(s.AggregateID) > 0 && s.AggregateIDMissing != "unordered" {
+			if needsAggregate(s) {
 				member("RequireAggregate", jen.True())
 			}
 			if s.MaxBytes != 0 {
@@ -150,6 +152,14 @@ func (g *generator) receiver(f *jen.File, s *model.Source) {
 			}
 			member("Logger", jen.Id("logger"))
 		})))
+}
+
+// needsAggregate reports whether a message without an aggregate id is refused.
+func needsAggregate(s *model.Source) bool {
+	if s.Broker != nil {
+		return s.AggregateIDMissing == "reject"
+	}
+	return s.Type == "http" && len(s.AggregateID) > 0 && s.AggregateIDMissing != "unordered"
 }
 
 func (g *generator) accept(s *model.Source) *jen.Statement {

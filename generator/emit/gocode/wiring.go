@@ -19,7 +19,12 @@ type wiring struct {
 	handleType, txType func() *jen.Statement
 	// inTx returns the statement that runs fn in a transaction of the handle.
 	inTx func(fn *jen.Statement) *jen.Statement
-	// waker returns the lane.Waker; migrate is the function of package migrate.
+	// inTxDoc is what the comment of InTx says besides; "" means nothing.
+	inTxDoc string
+	// store returns the new store; nil means that NewStore takes the handle alone.
+	store func() *jen.Statement
+	// waker returns the lane.Waker, nil if there is none; migrate is the function
+	// of package migrate.
 	waker   func() *jen.Statement
 	migrate string
 	// announce tells other processes that messages may be waiting; nil if none
@@ -28,6 +33,10 @@ type wiring struct {
 	// start returns a function that refuses a database at the start of Run; nil
 	// if there is nothing to refuse.
 	start func() *jen.Statement
+	// settings adds members to Config; checks returns an expression for what New
+	// refuses of them. Both are nil if there are none.
+	settings func(member func(name string, t *jen.Statement, text string))
+	checks   func() *jen.Statement
 }
 
 func (g *generator) postgres(f *jen.File) {
@@ -104,12 +113,20 @@ func (w *wiring) publishing(f *jen.File) {
 	}
 	comment(f, "InTx runs fn in a transaction and commits it when fn returns nil. Boxes that run in this\n"+
 		"process look for the new messages at once"+others+". Publish last, and keep "+
-		"the transaction\nshort: until it commits, other transactions that publish under the same keys wait for it.")
+		"the transaction\nshort: until it commits, other transactions that publish under the same keys wait for it."+paragraph(w.inTxDoc))
 	f.Func().Id("InTx").Params(jen.Id("ctx").Qual("context", "Context"), w.db(), w.fnParam()).Error().Block(
 		jen.Err().Op(":=").Add(w.inTx(jen.Func().Params(jen.Id("tx").Add(w.txType())).Error().Block(
 			jen.Return(jen.Id("fn").Call(jen.Id("tx"), w.events("NewPublisher").Call(jen.Id("Appender").Call(jen.Id("tx")))))))),
 		nudge,
 		jen.Return(jen.Err()))
+}
+
+// paragraph puts an empty line before a text, unless it is empty.
+func paragraph(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "\n\n" + text
 }
 
 func (w *wiring) fnParam() *jen.Statement {
@@ -164,10 +181,17 @@ func (w *wiring) config(f *jen.File) {
 				member(s.GoName+"Verifier", jen.Qual(rtWebhook, "Verifier"),
 					fmt.Sprintf("%sVerifier checks that requests to source %s are genuine.", s.GoName, s.Name))
 			}
+			if s.Broker != nil {
+				member(s.GoName+"From", jen.Qual(rtInbox, "Source"),
+					fmt.Sprintf("%sFrom brings the messages of source %s, whose topology is events.%sTopology.", s.GoName, s.Name, s.GoName))
+			}
 		}
 		group.Line()
 		member("Logger", jen.Op("*").Qual("log/slog", "Logger"), "Logger hears of what goes wrong; nil means slog.Default().")
 		member("Observer", jen.Func().Params(jen.Qual(rtEngine, "Event")), "Observer is told everything that happens; nil means nobody. It is called from several\ngoroutines, one call at a time per destination or source, and must not block.")
+		if w.settings != nil {
+			w.settings(member)
+		}
 		member("PollInterval", jen.Qual("time", "Duration"), "PollInterval is how often the database is asked for messages that nobody announced;\n0 means 1 s.")
 		member("Grace", jen.Qual("time", "Duration"), "Grace is how long Run waits, after its context has ended, for what is in flight; 0 means 20 s.")
 	})
@@ -192,6 +216,9 @@ func (w *wiring) check(f *jen.File) {
 		for _, name := range configFields(&w.g.m.Sources[i]) {
 			required(name)
 		}
+	}
+	if w.checks != nil {
+		checks = append(checks, line(w.checks()))
 	}
 	if len(endpoints) > 1 {
 		checks = append(checks, line(jen.Qual(rtBox, "Distinct").Call(append(endpoints, jen.Line())...)))
@@ -221,8 +248,8 @@ func (w *wiring) constructor(f *jen.File) {
 	f.Line()
 	f.Func().Params(jen.Id("c").Id("Config")).Id("build").Params(w.db()).Params(jen.Op("*").Id("Box"), jen.Error()).BlockFunc(func(group *jen.Group) {
 		group.If(jen.Err().Op(":=").Id("c").Dot("check").Call(), jen.Err().Op("!=").Nil()).Block(jen.Return(jen.Nil(), jen.Err()))
-		group.Id("store").Op(":=").Id("NewStore").Call(jen.Id(w.handle))
-		receivers, sources, inProcess := w.receivers(group)
+		group.Id("store").Op(":=").Add(w.newStore())
+		receivers, sources, feeds, inProcess := w.receivers(group)
 		w.process(group)
 		if sources != nil {
 			group.List(jen.Id("mux"), jen.Err()).Op(":=").Qual(rtWebhook, "NewMux").Call(sources...)
@@ -240,6 +267,10 @@ func (w *wiring) constructor(f *jen.File) {
 			if sources != nil {
 				group.Id("Sources").Op(":").Id("mux").Op(",")
 			}
+			if feeds != nil {
+				group.Id("Feeds").Op(":").Index().Qual(rtBox, "Feed").Values(append(feeds, jen.Line())...).Op(",")
+				group.Id("Grace").Op(":").Id("c").Dot("Grace").Op(",")
+			}
 		})
 		group.Id("b").Op(":=").Qual(rtBox, "New").Call(parts)
 		group.Return(jen.Op("&").Id("Box").Values(append([]jen.Code{
@@ -247,19 +278,34 @@ func (w *wiring) constructor(f *jen.File) {
 	})
 }
 
+func (w *wiring) newStore() *jen.Statement {
+	if w.store != nil {
+		return w.store()
+	}
+	return jen.Id("NewStore").Call(jen.Id(w.handle))
+}
+
 func returnNilErr(group *jen.Group) {
 	group.If(jen.Err().Op("!=").Nil()).Block(jen.Return(jen.Nil(), jen.Err()))
 }
 
 // receivers renders a receiver per source and an HTTP handler per HTTP source.
-// It returns their variables, and the members of Box for the other sources.
-func (w *wiring) receivers(group *jen.Group) (receivers, sources, inProcess []jen.Code) {
+// It returns their variables, the feeds of sources at brokers, and the members of
+// Box for the other sources.
+func (w *wiring) receivers(group *jen.Group) (receivers, sources, feeds, inProcess []jen.Code) {
 	for i := range w.g.m.Sources {
 		s := &w.g.m.Sources[i]
 		receiver, source := "receive"+s.GoName, "source"+s.GoName
 		group.Id(receiver).Op(":=").Qual(rtInbox, "NewReceiver").Call(
 			w.events(s.GoName+"Receiver").Call(jen.Id("store"), jen.Id("c").Dot("Logger")))
 		receivers = append(receivers, jen.Id(receiver))
+		if s.Broker != nil {
+			feeds = append(feeds, jen.Line().Values(
+				jen.Id("Name").Op(":").Lit(s.Name),
+				jen.Id("Source").Op(":").Id("c").Dot(s.GoName+"From"),
+				jen.Id("Receiver").Op(":").Id(receiver)))
+			continue
+		}
 		if s.Type != "http" {
 			inProcess = append(inProcess, jen.Id(receiver).Op(":").Id(receiver))
 			continue
@@ -269,19 +315,20 @@ func (w *wiring) receivers(group *jen.Group) (receivers, sources, inProcess []je
 		returnNilErr(group)
 		sources = append(sources, jen.Id(source))
 	}
-	return receivers, sources, inProcess
+	return receivers, sources, feeds, inProcess
 }
 
 func (w *wiring) process(group *jen.Group) {
 	group.List(jen.Id("process"), jen.Err()).Op(":=").Qual(rtEngine, "NewProcess").Call(
-		jen.Qual(rtEngine, "ProcessConfig").Block(
-			jen.Id("Keeper").Op(":").Id("store").Op(","),
-			jen.Id("Waker").Op(":").Add(w.waker()).Op(","),
-			jen.Id("Logger").Op(":").Id("c").Dot("Logger").Op(","),
-			jen.Id("Observer").Op(":").Id("c").Dot("Observer").Op(","),
-			jen.Id("PollInterval").Op(":").Id("c").Dot("PollInterval").Op(","),
-			jen.Id("Grace").Op(":").Id("c").Dot("Grace").Op(","),
-		), jen.Id("c").Dot("loops").Call(jen.Id("store")).Op("..."))
+		jen.Qual(rtEngine, "ProcessConfig").BlockFunc(func(group *jen.Group) {
+			group.Id("Keeper").Op(":").Id("store").Op(",")
+			if w.waker != nil {
+				group.Id("Waker").Op(":").Add(w.waker()).Op(",")
+			}
+			for _, name := range []string{"Logger", "Observer", "PollInterval", "Grace"} {
+				group.Id(name).Op(":").Id("c").Dot(name).Op(",")
+			}
+		}), jen.Id("c").Dot("loops").Call(jen.Id("store")).Op("..."))
 	returnNilErr(group)
 }
 
@@ -355,7 +402,7 @@ func (w *wiring) box(f *jen.File) {
 		group.Op("*").Qual(rtBox, "Box")
 		group.Id(w.handle).Add(w.handleType())
 		for i := range w.g.m.Sources {
-			if s := &w.g.m.Sources[i]; s.Type != "http" {
+			if s := &w.g.m.Sources[i]; inProcess(s) {
 				group.Id("receive"+s.GoName).Op("*").Qual(rtInbox, "Receiver")
 			}
 		}
@@ -365,7 +412,7 @@ func (w *wiring) box(f *jen.File) {
 	f.Func().Params(jen.Id("b").Op("*").Id("Box")).Id("InTx").Params(jen.Id("ctx").Qual("context", "Context"), w.fnParam()).Error().Block(
 		jen.Return(jen.Id("InTx").Call(jen.Id("ctx"), jen.Id("b").Dot(w.handle), jen.Id("fn"))))
 	for i := range w.g.m.Sources {
-		if s := &w.g.m.Sources[i]; s.Type != "http" {
+		if s := &w.g.m.Sources[i]; inProcess(s) {
 			f.Line()
 			comment(f, fmt.Sprintf("%sReceiver returns the receiver of source %s, for the transport that feeds it.", s.GoName, s.Name))
 			f.Func().Params(jen.Id("b").Op("*").Id("Box")).Id(s.GoName+"Receiver").Params().Op("*").Qual(rtInbox, "Receiver").Block(
@@ -373,6 +420,9 @@ func (w *wiring) box(f *jen.File) {
 		}
 	}
 }
+
+// inProcess reports whether code of the service feeds a source.
+func inProcess(s *model.Source) bool { return s.Type != "http" && s.Broker == nil }
 
 // migration renders Migrate.
 func (w *wiring) migration(f *jen.File) {
