@@ -154,3 +154,22 @@ func LockWaiters(ctx context.Context, db *sql.DB) (n int, err error) {
 	err = db.QueryRowContext(ctx, query).Scan(&n)
 	return n, err
 }
+
+// ReadCommittedModes returns the ways in which READ COMMITTED can work in a
+// database, by name, each with the statement that sets a new database up for it;
+// "" for how the server makes it. Babelfish has one way only.
+func ReadCommittedModes(t testing.TB) map[string]string {
+	t.Helper()
+	modes := map[string]string{}
+	admin(t, Server(t), func(ctx context.Context, db *sql.DB) error {
+		is, err := Babelfish(ctx, db)
+		if is {
+			modes["row versions"] = ""
+			return err
+		}
+		modes["row versions"] = `ALTER DATABASE CURRENT SET READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE`
+		modes["locks"] = `ALTER DATABASE CURRENT SET READ_COMMITTED_SNAPSHOT OFF WITH ROLLBACK IMMEDIATE`
+		return err
+	})
+	return modes
+}
