@@ -21,10 +21,13 @@ func TestContract(t *testing.T) {
 			b := startBroker(t)
 			brokers = []string{b.address}
 			link.Restart = func() { b.restart(t) }
-			link.Proxy = transporttest.NewProxy(t, b.address)
+			link.Proxy, link.SourceProxy = transporttest.NewProxy(t, b.address), transporttest.NewProxy(t, b.address)
 		}
 		topic := newTopic(t, brokers, 3, nil)
 		c := Config{Brokers: brokers, Logger: quiet, Timeout: 2 * time.Second, MaxBytes: maxBytes}
+		if link.SourceProxy != nil {
+			c.Options = []kgo.Opt{through(link.SourceProxy)}
+		}
 		runSource(t, c, topology.KafkaSource{Name: "link", Topics: []string{topic}, Group: event.NewUUID().String(), Start: "first"}, r)
 		if link.Proxy != nil {
 			c.Options = []kgo.Opt{through(link.Proxy)}
@@ -32,5 +35,5 @@ func TestContract(t *testing.T) {
 		d := newDestination(t, c, topic)
 		link.Destination, link.Close = d, d.Close
 		return link
-	}, transporttest.Features{OrderedPerKey: true, Network: addresses == nil, Runs: true, MaxBytes: maxBytes})
+	}, transporttest.Features{OrderedPerKey: true, Network: addresses == nil, Broker: addresses == nil, Runs: true, MaxBytes: maxBytes})
 }

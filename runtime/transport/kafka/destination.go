@@ -87,20 +87,24 @@ func (d *Destination) Send(ctx context.Context, m event.Message) error {
 }
 
 // SendRun writes the messages of one lane in order. One batch of them is on its
-// way at a time.
+// way at a time. After a refusal the batches are small and grow again, so that a
+// bad message is found without sending each one before it alone.
 func (d *Destination) SendRun(ctx context.Context, run []event.Message) (accepted int, err error) {
 	records, unfit := d.encode(run)
 	if err := d.admit(len(records)); err != nil {
 		return 0, d.failure(err)
 	}
 	defer d.open.Add(-int64(len(records)))
-	for accepted < len(records) {
+	for most := len(records); accepted < len(records); most *= 2 {
 		if err := ctx.Err(); err != nil {
 			return accepted, d.failure(event.AsUnavailable(err))
 		}
-		n, err := d.next(ctx, records[accepted:])
+		n, refused, err := d.next(ctx, records[accepted:min(accepted+most, len(records))])
 		if accepted += n; err != nil {
 			return accepted, d.failure(err)
+		}
+		if refused {
+			most = 1
 		}
 	}
 	if unfit != nil {
@@ -149,36 +153,37 @@ func (d *Destination) admit(n int) error {
 }
 
 // next sends records, from the first on: as many as go into one batch, at least
-// one. It returns how many are safe.
-func (d *Destination) next(ctx context.Context, records []*kgo.Record) (int, error) {
+// one. It returns how many are safe, and whether their batch was refused first.
+func (d *Destination) next(ctx context.Context, records []*kgo.Record) (safe int, refused bool, err error) {
 	fitting := d.fitting(records)
 	if fitting == 0 {
-		return d.alone(ctx, records[0])
+		safe, err = d.alone(ctx, records[0])
+		return safe, false, err
 	}
 	p, err := d.producer(&d.shared)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer p.users.Done()
 	a, err := p.send(records[:fitting])
 	if err != nil {
 		d.giveUpBlocked(p)
-		return 0, p.aware(classify(err))
+		return 0, false, p.aware(classify(err))
 	}
-	n, err := d.await(ctx, p, a)
+	safe, err = d.await(ctx, p, a)
 	switch {
-	case err == nil || n > 0:
-		return n, nil // the rest, and with it the failure, is met again
+	case err == nil:
+		return safe, false, nil
 	case blames(err):
-		n, blamed := d.alone(ctx, records[0])
+		safe, blamed := d.alone(ctx, records[0])
 		if blamed == nil && isTooLarge(err) {
 			d.shrink(p)
 		}
-		return n, blamed
+		return safe, true, blamed
 	case isFatal(err):
 		d.replace(&d.shared, p, false)
 	}
-	return 0, p.aware(classify(err))
+	return 0, false, p.aware(classify(err))
 }
 
 // await waits for the answer to a, at most until ctx ends or the time is over,

@@ -178,12 +178,12 @@ func (a *attempt) finish() {
 	}
 }
 
-// result returns how many records, from the first on, are safe, and why the next
-// one is not. It is called when done is closed.
+// result returns how many records are safe: all that were handed over, or none,
+// and why. It is called when done is closed.
 func (a *attempt) result() (int, error) {
-	for i, err := range a.errs[:a.handed] {
+	for _, err := range a.errs[:a.handed] {
 		if err != nil {
-			return i, err
+			return 0, err
 		}
 	}
 	return a.handed, nil
