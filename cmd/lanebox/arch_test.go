@@ -125,10 +125,10 @@ var layers = []layer{
 	{pkg: "generator", may: []string{"generator/..."}, why: "the pipeline, flat"},
 	{pkg: "templates/...", why: "text and nothing more"},
 
-	{pkg: "cmd/lanebox/internal/cli", may: []string{"generator/...", "runtime/...", "templates/..."}, third: []string{"github.com/jackc/pgx/v5/..."},
+	{pkg: "cmd/lanebox/internal/cli", may: []string{"generator/...", "runtime/...", "templates/..."}, third: []string{"github.com/jackc/pgx/v5/...", "github.com/microsoft/go-mssqldb/..."},
 		why: "turns arguments into one call and one exit status"},
 	{pkg: "cmd/lanebox", may: []string{"cmd/lanebox/internal/cli", "generator/sqlc"}, why: "a main function"},
-	{pkg: "examples/...", may: []string{"examples/...", "runtime/..."}, third: []string{"github.com/jackc/pgx/v5/...", "modernc.org/sqlite/..."},
+	{pkg: "examples/...", may: []string{"examples/...", "runtime/..."}, third: []string{"github.com/jackc/pgx/v5/...", "modernc.org/sqlite/...", "github.com/microsoft/go-mssqldb/..."},
 		why: "examples are services: they use the runtime and their generated code"},
 	{pkg: "scripts/...", may: []string{"runtime/transporttest/testrabbit"},
 		why: "must run before anything else builds; how a broker is started it shares with the tests"},

@@ -19,4 +19,4 @@ var StructNames = []string{"Validate", "MarshalJSON", "UnmarshalJSON"}
 
 // ConfigNames are the fields of a generated configuration that do not come from
 // the schema; no source and no destination can have these names.
-var ConfigNames = []string{"Logger", "Observer", "PollInterval", "Grace"}
+var ConfigNames = []string{"Logger", "Observer", "PollInterval", "Grace", "CallTimeout"}

@@ -167,4 +167,5 @@ var contents = map[string]string{
 	"sqlc.yaml":       "how sqlc compiles the SQL",
 	"postgres":        "tables, claim queries, migrations, wiring",
 	"sqlite":          "tables, claim queries, migrations, wiring",
+	"sqlserver":       "tables, claim queries, migrations, wiring",
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	mssql "github.com/microsoft/go-mssqldb"
+	"github.com/microsoft/go-mssqldb/msdsn"
 
 	"github.com/lanebox/lanebox/generator"
 	"github.com/lanebox/lanebox/generator/model"
@@ -37,9 +40,10 @@ repeatable part: routes, triggers and buckets. Everything happens in one
 transaction under a lock, so that several processes may migrate at once, and an
 error leaves the database as it was.
 
-The database is a URL, postgres://user@host/name, or the path of an SQLite file,
-which may be written sqlite:path. It is given by --db or by ` + databaseVariable + `; the
-variable keeps passwords out of the list of processes.
+The database is a URL, postgres://user@host/name or
+sqlserver://user@host?database=name, or the path of an SQLite file, which may be
+written sqlite:path. It is given by --db or by ` + databaseVariable + `; the variable
+keeps passwords out of the list of processes.
 
 A table of the same name that lanebox did not make is refused, and so is a
 schema without a destination or source for which messages still wait.
@@ -104,31 +108,24 @@ func (c *call) migrate(ctx context.Context, s source, result *generator.Result, 
 	return err
 }
 
+// connectTime is how long connecting may take. What migrating waits for is
+// somebody else's migration, or a long transaction, and may take its time.
+const connectTime = 15 * time.Second
+
 // apply connects to the database and migrates it.
 func apply(ctx context.Context, dialect, address string, set migrate.Set) (migrate.Report, error) {
-	if dialect == "sqlite" {
-		if _, err := os.Stat(filepath.Dir(address)); err != nil {
-			return migrate.Report{}, fmt.Errorf("open the SQLite file: %w", err)
-		}
-		if _, err := os.Stat(address); errors.Is(err, fs.ErrNotExist) && set.DryRun {
-			// A dry run leaves no file behind.
-			tmp, err := os.MkdirTemp("", "lanebox-dry-run-")
-			if err != nil {
-				return migrate.Report{}, err
-			}
-			defer os.RemoveAll(tmp)
-			address = filepath.Join(tmp, "empty.db")
-		}
-		db, err := sqlite.Open(address)
-		if err != nil {
-			return migrate.Report{}, err
-		}
-		defer db.Close()
-		return migrate.SQLite(ctx, db, set)
+	switch dialect {
+	case "sqlite":
+		return applySQLite(ctx, address, set)
+	case "sqlserver":
+		return applySQLServer(ctx, address, set)
+	default:
+		return applyPostgres(ctx, address, set)
 	}
-	// Connecting has a limit of its own; what migrating waits for is somebody
-	// else's migration, or a long transaction, and may take its time.
-	connect, cancel := context.WithTimeout(ctx, 15*time.Second)
+}
+
+func applyPostgres(ctx context.Context, address string, set migrate.Set) (migrate.Report, error) {
+	connect, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
 	conn, err := pgx.Connect(connect, address)
 	if err != nil {
@@ -138,16 +135,59 @@ func apply(ctx context.Context, dialect, address string, set migrate.Set) (migra
 	return migrate.Postgres(ctx, conn, set)
 }
 
+func applySQLite(ctx context.Context, address string, set migrate.Set) (migrate.Report, error) {
+	if _, err := os.Stat(filepath.Dir(address)); err != nil {
+		return migrate.Report{}, fmt.Errorf("open the SQLite file: %w", err)
+	}
+	if _, err := os.Stat(address); errors.Is(err, fs.ErrNotExist) && set.DryRun {
+		// A dry run leaves no file behind.
+		tmp, err := os.MkdirTemp("", "lanebox-dry-run-")
+		if err != nil {
+			return migrate.Report{}, err
+		}
+		defer os.RemoveAll(tmp)
+		address = filepath.Join(tmp, "empty.db")
+	}
+	db, err := sqlite.Open(address)
+	if err != nil {
+		return migrate.Report{}, err
+	}
+	defer db.Close()
+	return migrate.SQLite(ctx, db, set)
+}
+
+func applySQLServer(ctx context.Context, address string, set migrate.Set) (migrate.Report, error) {
+	config, err := msdsn.Parse(address)
+	if err != nil {
+		// The driver's error quotes the whole URL, with the password.
+		return migrate.Report{}, errors.New("the URL of the SQL Server is not well formed: use sqlserver://user:password@host:1433?database=name, " +
+			"with special characters of the password percent-encoded")
+	}
+	if config.Database == "" {
+		return migrate.Report{}, errors.New("the URL names no database: add ?database=name, or the tables might come to lie in master")
+	}
+	db := sql.OpenDB(mssql.NewConnectorConfig(config))
+	defer db.Close()
+	connect, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	if err := db.PingContext(connect); err != nil {
+		return migrate.Report{}, fmt.Errorf("connect to SQL Server: %w", err)
+	}
+	return migrate.SQLServer(ctx, db, set)
+}
+
 // target tells which dialect a database speaks, and its address for the driver.
 func target(db string) (dialect, address string, err error) {
 	scheme, rest, found := strings.Cut(db, ":")
 	switch {
 	case found && (scheme == "postgres" || scheme == "postgresql"):
 		return "postgres", db, nil
+	case found && scheme == "sqlserver":
+		return "sqlserver", db, nil
 	case found && scheme == "sqlite":
 		address = strings.TrimPrefix(rest, "//")
 	case found && strings.HasPrefix(rest, "//"):
-		return "", "", fmt.Errorf("unknown kind of database %q: use postgres://… or the path of an SQLite file", scheme)
+		return "", "", fmt.Errorf("unknown kind of database %q: use postgres://…, sqlserver://… or the path of an SQLite file", scheme)
 	case strings.Contains(db, "host=") || strings.Contains(db, "dbname="):
 		return "postgres", db, nil
 	default:
