@@ -80,7 +80,7 @@ type misfit struct {
 }
 
 // inequivalent is how the broker says that a queue exists with other properties.
-var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for .*: received .* but (?:current is|current) (none|the value '(.*)' of type '([a-z_]+)'|'(true|false)')`)
+var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for .*: received .* but (?:current is|current) (none|the value '(.*)' of type '([a-z_]+)'|'(.*)')`)
 
 // parseMisfit reads what the broker says; ok is false when it says something
 // else.
@@ -93,8 +93,10 @@ func parseMisfit(reason string) (m misfit, ok bool) {
 	text, kind := found[3], found[4]
 	switch {
 	case found[2] == "none":
-	case found[5] != "":
+	case kind == "" && (m.property == "durable" || m.property == "auto_delete"):
 		m.current = found[5] == "true"
+	case kind == "":
+		m.current = found[5]
 	case kind == "bool" || kind == "boolean":
 		m.current = text == "true"
 	case kind == "longstr" || kind == "shortstr":
