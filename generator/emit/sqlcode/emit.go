@@ -11,13 +11,13 @@ import (
 	"github.com/lanebox/lanebox/templates"
 )
 
-// Emit returns the SQL of every dialect of m, sqlc.yaml, and the stores. It is
-// a pure function of m.
+// Emit returns the SQL of every dialect of m, the stores, and sqlc.yaml if one of
+// the dialects is compiled with sqlc. It is a pure function of m.
 func Emit(m *model.Model) ([]output.File, error) {
 	var files []output.File
 	for _, name := range m.Dialects {
 		emit := map[string]func(*model.Model) ([]output.File, error){
-			"postgres": emitPostgres, "sqlite": emitSQLite,
+			"postgres": emitPostgres, "sqlite": emitSQLite, "sqlserver": emitSQLServer,
 		}[name]
 		if emit == nil {
 			return nil, fmt.Errorf("emit SQL: unknown dialect %q", name)
@@ -28,7 +28,10 @@ func Emit(m *model.Model) ([]output.File, error) {
 		}
 		files = append(files, fs...)
 	}
-	return append(files, output.File{Path: path.Join(m.Go.Out, "sqlc.yaml"), Data: sqlcConfig(m.Dialects)}), nil
+	if config := sqlcConfig(m.Dialects); config != nil {
+		files = append(files, output.File{Path: path.Join(m.Go.Out, "sqlc.yaml"), Data: config})
+	}
+	return files, nil
 }
 
 // render executes the template at the path inside package templates; the
