@@ -193,6 +193,7 @@ func (d *Destination) await(ctx context.Context, p *producer, a *attempt) (int, 
 	defer timer.Stop()
 	select {
 	case <-a.done:
+		p.forget(a)
 		return a.result()
 	case <-ctx.Done():
 	case <-timer.C:
@@ -200,6 +201,7 @@ func (d *Destination) await(ctx context.Context, p *producer, a *attempt) (int, 
 	grace, cancel := context.WithTimeout(context.Background(), d.grace())
 	defer cancel()
 	if p.withdraw(grace, a) {
+		p.forget(a)
 		return a.result()
 	}
 	return 0, errUnanswered

@@ -27,11 +27,13 @@ type producer struct {
 	// record that is handed over, or later for records that waited for metadata.
 	pick  sync.Mutex
 	now   handover
-	count int    // partitions of the topic; 0 until it is known
-	late  int64  // records that waited for metadata
-	robin uint32 // for records without a key
-	open  map[int]int
-	since time.Time // when open became non-empty
+	count int   // partitions of the topic; 0 until it is known
+	late  int64 // records that waited for metadata
+	// placed are the partitions of records that wait for metadata; -1 until then.
+	placed map[*kgo.Record]int
+	robin  uint32 // for records without a key
+	open   map[int]int
+	since  time.Time // when open became non-empty
 
 	users sync.WaitGroup // sends that use it
 
@@ -53,7 +55,7 @@ type handover struct {
 
 // newProducer returns a producer with batches of at most batchBytes.
 func newProducer(c Config, topic string, batchBytes int) (*producer, error) {
-	p := &producer{topic: topic, log: c.Logger, open: map[int]int{}, made: time.Now()}
+	p := &producer{topic: topic, log: c.Logger, open: map[int]int{}, placed: map[*kgo.Record]int{}, made: time.Now()}
 	p.hash = kgo.StickyKeyPartitioner(nil).ForTopic(topic)
 	options := append(c.connection(),
 		kgo.RecordPartitioner(p),
@@ -79,8 +81,11 @@ func newProducer(c Config, topic string, batchBytes int) (*producer, error) {
 
 // An attempt is a part of a run on its way: all of it in one batch.
 type attempt struct {
-	cancel    context.CancelFunc
-	partition int // -1 if the client did not know the topic yet
+	cancel context.CancelFunc
+	// partition is -1 if the client did not know the topic yet; waits is the record
+	// then.
+	partition int
+	waits     *kgo.Record
 
 	mu       sync.Mutex
 	errs     []error
@@ -114,7 +119,8 @@ func (p *producer) send(records []*kgo.Record) (*attempt, error) {
 		}
 		handed++
 		if !seen {
-			break // it waits for metadata, or failed: nothing may follow it
+			a.waits = &r // or it failed: nothing may follow it
+			break
 		}
 	}
 	a.partition = p.chosen()
@@ -135,6 +141,9 @@ func (p *producer) begin(r *kgo.Record, first bool) {
 func (p *producer) end() (seen, cut bool) {
 	p.pick.Lock()
 	defer p.pick.Unlock()
+	if !p.now.seen {
+		p.placed[p.now.record] = -1
+	}
 	p.now.record = nil
 	return p.now.seen, p.now.cut
 }
@@ -205,6 +214,9 @@ func (p *producer) withdraw(ctx context.Context, a *attempt) bool {
 	if len(p.open) == 0 {
 		p.since = time.Now()
 	}
+	if a.waits != nil {
+		a.partition = p.placed[a.waits]
+	}
 	p.open[a.partition]++
 	go p.reopen(a)
 	return false
@@ -215,8 +227,18 @@ func (p *producer) reopen(a *attempt) {
 	<-a.done
 	p.pick.Lock()
 	defer p.pick.Unlock()
+	delete(p.placed, a.waits)
 	if p.open[a.partition]--; p.open[a.partition] == 0 {
 		delete(p.open, a.partition)
+	}
+}
+
+// forget drops what is kept about an attempt that was answered.
+func (p *producer) forget(a *attempt) {
+	if a.waits != nil {
+		p.pick.Lock()
+		defer p.pick.Unlock()
+		delete(p.placed, a.waits)
 	}
 }
 
@@ -282,7 +304,11 @@ func (t *topicPartitioner) Partition(r *kgo.Record, n int) int {
 	now := &p.now
 	if now.record != r {
 		p.late++ // perhaps into a batch between two records of a run
-		return p.choose(r, n)
+		choice := p.choose(r, n)
+		if _, waits := p.placed[r]; waits {
+			p.placed[r] = choice
+		}
+		return choice
 	}
 	now.seen = true
 	switch {
