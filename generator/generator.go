@@ -16,6 +16,7 @@ import (
 	"github.com/lanebox/lanebox/generator/dialect"
 	"github.com/lanebox/lanebox/generator/emit/gocode"
 	"github.com/lanebox/lanebox/generator/emit/sqlcode"
+	"github.com/lanebox/lanebox/generator/emit/tsqlgo"
 	"github.com/lanebox/lanebox/generator/model"
 	"github.com/lanebox/lanebox/generator/output"
 	"github.com/lanebox/lanebox/generator/resolve"
@@ -128,8 +129,8 @@ func SQL(name string, src []byte) (*Result, diag.List, error) {
 	return &Result{Model: m, Files: sorted(files)}, found, nil
 }
 
-// emit makes the files of a model. Nearly all the time goes into sqlc, so the Go
-// code is rendered meanwhile.
+// emit makes the files of a model. Nearly all the time goes into sqlc, so the
+// other Go code is rendered meanwhile.
 func emit(ctx context.Context, m *model.Model, o Options) ([]output.File, error) {
 	files, err := sqlcode.Emit(m)
 	if err != nil {
@@ -142,25 +143,49 @@ func emit(ctx context.Context, m *model.Model, o Options) ([]output.File, error)
 		running.Go(func() { bindings, sqlcErr = compile(ctx, m, files) })
 	}
 	code, err := gocode.Emit(m)
+	own, ownErr := ownBindings(m)
 	running.Wait()
-	if err := cmp.Or(err, sqlcErr); err != nil {
+	if err := cmp.Or(err, ownErr, sqlcErr); err != nil {
 		return nil, err
 	}
-	return sorted(slices.Concat(files, bindings, code)), nil
+	return sorted(slices.Concat(files, bindings, own, code)), nil
 }
 
-// compile runs sqlc on the SQL and compares its code with the query model.
-func compile(ctx context.Context, m *model.Model, sql []output.File) ([]output.File, error) {
-	bindings, err := sqlc.Run(ctx, sql)
+// ownBindings renders the Go bindings of the dialect that sqlc does not know.
+func ownBindings(m *model.Model) ([]output.File, error) {
+	name := dialect.SQLServer.Name
+	if !slices.Contains(m.Dialects, name) {
+		return nil, nil
+	}
+	statements, err := sqlcode.SQLServerQueries(m)
 	if err != nil {
 		return nil, err
 	}
+	return tsqlgo.Emit(path.Join(m.Go.Out, name, "internal/db"), statements)
+}
+
+// compile runs sqlc on the SQL of the dialects that it knows and compares its
+// code with the query model.
+func compile(ctx context.Context, m *model.Model, sql []output.File) ([]output.File, error) {
+	var known []*dialect.Dialect
 	for _, name := range m.Dialects {
 		d, err := dialect.ByName(name)
 		if err != nil {
 			return nil, err
 		}
-		if err := sqlc.Check(d, sqlcode.Queries(name, m.Binary), bindings); err != nil {
+		if d.Engine != "" {
+			known = append(known, d)
+		}
+	}
+	if known == nil {
+		return nil, nil
+	}
+	bindings, err := sqlc.Run(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range known {
+		if err := sqlc.Check(d, sqlcode.Queries(d.Name, m.Binary), bindings); err != nil {
 			return nil, err
 		}
 	}

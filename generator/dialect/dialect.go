@@ -43,16 +43,17 @@ const (
 
 // A Dialect is one database.
 type Dialect struct {
-	// Name is "postgres" or "sqlite"; folders and Go packages are named after it.
+	// Name is "postgres", "sqlite" or "sqlserver"; folders and Go packages are named
+	// after it.
 	Name string
-	// Engine is sqlc's name of the dialect.
+	// Engine is sqlc's name of the dialect; "" when sqlc does not know it.
 	Engine string
 	// Quote quotes an identifier where it must be.
 	Quote func(name string) string
 	// Literal writes a text literal.
 	Literal func(s string) string
-	// GoTypes are the Go types that sqlc generates, as they are written in its
-	// files. A type that is missing cannot be used with the dialect.
+	// GoTypes are the Go types of the generated query code, as they are written in
+	// its files. A type that is missing cannot be used with the dialect.
 	GoTypes map[Type]string
 }
 

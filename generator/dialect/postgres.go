@@ -2,7 +2,7 @@ package dialect
 
 import "regexp"
 
-var all = []*Dialect{Postgres, SQLite}
+var all = []*Dialect{Postgres, SQLite, SQLServer}
 
 // Postgres is PostgreSQL 13 and later, through pgx.
 var Postgres = &Dialect{

@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/lanebox/lanebox/generator/diag"
+	"github.com/lanebox/lanebox/generator/dialect"
 	"github.com/lanebox/lanebox/generator/naming"
 	"github.com/lanebox/lanebox/generator/schema"
 )
@@ -60,21 +61,15 @@ func (r *resolver) goSettings(g schema.Go) {
 
 var outPath = regexp.MustCompile(`^[A-Za-z0-9\-._~/+]+$`)
 
-// known are the dialects, and whether this version has them.
-var known = map[string]bool{"postgres": true, "sqlite": true, "sqlserver": false}
-
 // dialects resolves the databases to generate for.
 func (r *resolver) dialects(list []schema.Text) {
 	if len(list) == 0 && !r.file.Faulty {
 		r.report(schema.Mark{}, "no-dialect", "write dialects: [postgres]", `the schema has no "dialects"`)
 	}
 	for _, d := range list {
-		available, ok := known[d.V]
 		switch {
-		case !ok:
-			r.report(d.Mark, "unknown-dialect", diag.OneOf(d.V, []string{"postgres", "sqlite"}), "unknown dialect %q", d.V)
-		case !available:
-			r.report(d.Mark, "not-available", "use postgres or sqlite", "dialect %s is not available in this version", d.V)
+		case !slices.Contains(dialect.Names(), d.V):
+			r.report(d.Mark, "unknown-dialect", diag.OneOf(d.V, dialect.Names()), "unknown dialect %q", d.V)
 		case slices.Contains(r.model.Dialects, d.V):
 			r.report(d.Mark, "duplicate", "", "duplicate dialect %q", d.V)
 		default:
@@ -88,7 +83,7 @@ func (r *resolver) dialects(list []schema.Text) {
 func (r *resolver) database(d schema.Database) {
 	if d.Schema.Set {
 		r.model.Database.Schema = d.Schema.V
-		if problem := schemaProblem(d.Schema.V); problem != "" {
+		if problem := r.schemaProblem(d.Schema.V); problem != "" {
 			r.report(d.Schema.Mark, "database-name", "", "database: schema %q %s", d.Schema.V, problem)
 		}
 	}
@@ -108,10 +103,16 @@ func (r *resolver) database(d schema.Database) {
 
 var tablePrefix = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
+// reservedSchemas are the schemas that belong to SQL Server itself.
+var reservedSchemas = []string{"sys", "guest", "db_owner", "db_accessadmin", "db_backupoperator", "db_datareader", "db_datawriter",
+	"db_ddladmin", "db_denydatareader", "db_denydatawriter", "db_securityadmin"}
+
 // schemaProblem says why s cannot name a database schema, or "". Names that need
 // quotes in SQL are fine.
-func schemaProblem(s string) string {
+func (r *resolver) schemaProblem(s string) string {
 	switch {
+	case slices.Contains(r.model.Dialects, "sqlserver") && slices.Contains(reservedSchemas, strings.ToLower(s)):
+		return "is reserved by SQL Server"
 	case s == "":
 		return "is empty"
 	case len(s) > maxIdentifier:

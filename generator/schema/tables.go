@@ -55,7 +55,7 @@ func init() {
 		prop("out", "The folder, relative to the schema; default internal/ and the package name.", name, func(g *Go) *Text { return &g.Out }),
 	}}
 	databaseTable = table[Database]{title: "database", doc: "How tables are named.", properties: []property[Database]{
-		prop("schema", "The database schema; default public.", name, func(d *Database) *Text { return &d.Schema }),
+		prop("schema", "The database schema; default public, in SQL Server dbo.", name, func(d *Database) *Text { return &d.Schema }),
 		prop("prefix", "Put before every table name.", anyText, func(d *Database) *Text { return &d.Prefix }),
 	}, explained: map[string]string{"url": serviceCode, "dsn": serviceCode, "password": serviceCode, "host": serviceCode}}
 	keyTable = table[Key]{title: "key", doc: "An ordering key.", properties: []property[Key]{
@@ -150,7 +150,7 @@ func deliveryProperties[T any](member func(*T) *Delivery) []property[T] {
 // dialects reads the list of databases.
 var dialects = reader[[]Text]{
 	read: oneOrMore.read,
-	json: func() object { return listOf(object{"type": "string", "enum": []string{"postgres", "sqlite"}}) },
+	json: func() object { return listOf(object{"type": "string", "enum": []string{"postgres", "sqlite", "sqlserver"}}) },
 }
 
 // routeReader reads a route and where it begins.

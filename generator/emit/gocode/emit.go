@@ -48,6 +48,7 @@ func Emit(m *model.Model) ([]output.File, error) {
 		{"assert.gen.go", g.hasAssertions(), g.assertions},
 		{"postgres/postgres.gen.go", g.hasDialect("postgres"), g.postgres},
 		{"sqlite/sqlite.gen.go", g.hasDialect("sqlite"), g.sqlite},
+		{"sqlserver/sqlserver.gen.go", g.hasDialect("sqlserver"), g.sqlserver},
 	}
 	out := make([]output.File, 0, len(files)) // never moved, since the renderers fill it in
 	var running sync.WaitGroup

@@ -58,10 +58,9 @@ const (
 )
 
 // sqlcConfig returns sqlc.yaml for the dialects: one file, so that one run of
-// sqlc compiles them all.
+// sqlc compiles them all. It is nil when sqlc knows none of them.
 func sqlcConfig(dialects []string) []byte {
 	var b strings.Builder
-	b.WriteString(sqlcHead)
 	for _, d := range dialects {
 		switch d {
 		case "postgres":
@@ -70,5 +69,8 @@ func sqlcConfig(dialects []string) []byte {
 			b.WriteString(sqlcSQLite)
 		}
 	}
-	return []byte(b.String())
+	if b.Len() == 0 {
+		return nil
+	}
+	return []byte(sqlcHead + b.String())
 }

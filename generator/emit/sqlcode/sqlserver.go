@@ -73,7 +73,7 @@ func (s sqlServerSQL) Removed(column string) string {
 	return column + " NOT IN (" + strings.Join(numbers, ", ") + ")"
 }
 
-// emitSQLServer returns the SQL files of the SQL Server dialect.
+// emitSQLServer returns the SQL files of the SQL Server dialect, and its store.
 func emitSQLServer(m *model.Model) ([]output.File, error) {
 	if err := checkSQLServerNames(m.Database); err != nil {
 		return nil, err
@@ -96,7 +96,12 @@ func emitSQLServer(m *model.Model) ([]output.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	store, err := storeCode(m, "sqlserver")
+	if err != nil {
+		return nil, err
+	}
 	return append(files,
+		output.File{Path: path.Join(dir, "store.gen.go"), Data: store},
 		output.File{Path: path.Join(dir, "schema.sql"), Data: tidy(schema.Bytes())},
 		output.File{Path: path.Join(dir, "queries.sql"), Data: queries},
 	), nil

@@ -26,29 +26,26 @@ import (
 
 const mssql = "github.com/microsoft/go-mssqldb"
 
-// A Statement is a query of the model and its text.
-type Statement struct {
-	sqlcode.Query
-	// Doc says what the query does, without comment marks; it begins with its name.
-	Doc string
-	// SQL is a batch in which every parameter stands as @name.
-	SQL string
-}
+// A statement is a query of the model and its text, a batch in which every
+// parameter stands as @name.
+type statement struct{ sqlcode.Statement }
 
 // Emit returns the files of the package in the folder dir. It fails when a
 // statement lacks a parameter of its query or has a type that SQL Server's
 // queries do not use.
-func Emit(dir string, statements []Statement) ([]output.File, error) {
-	statements = slices.SortedFunc(slices.Values(statements), func(a, b Statement) int { return strings.Compare(a.Name, b.Name) })
-	for _, s := range statements {
-		if err := s.check(); err != nil {
+func Emit(dir string, list []sqlcode.Statement) ([]output.File, error) {
+	statements := make([]statement, len(list))
+	for i, s := range list {
+		statements[i] = statement{s}
+		if err := statements[i].check(); err != nil {
 			return nil, fmt.Errorf("query %s: %w", s.Name, err)
 		}
 	}
+	slices.SortFunc(statements, func(a, b statement) int { return strings.Compare(a.Name, b.Name) })
 	var files []output.File
 	for _, f := range []struct {
 		name   string
-		render func(*jen.File, []Statement)
+		render func(*jen.File, []statement)
 	}{
 		{"db.gen.go", bindings}, {"models.gen.go", models}, {"querier.gen.go", querier}, {"queries.sql.gen.go", queries},
 	} {
@@ -67,7 +64,7 @@ func Emit(dir string, statements []Statement) ([]output.File, error) {
 
 // bindings renders what carries the queries: DBTX, Queries and how they read
 // results.
-func bindings(f *jen.File, statements []Statement) {
+func bindings(f *jen.File, statements []statement) {
 	ctx := func() *jen.Statement { return jen.Qual("context", "Context") }
 	anys := func() *jen.Statement { return jen.Op("...").Any() }
 	f.Type().Id("DBTX").Interface(
@@ -88,9 +85,9 @@ func bindings(f *jen.File, statements []Statement) {
 }
 
 // models renders an empty file: no query returns a whole table.
-func models(*jen.File, []Statement) {}
+func models(*jen.File, []statement) {}
 
-func querier(f *jen.File, statements []Statement) {
+func querier(f *jen.File, statements []statement) {
 	f.Type().Id("Querier").InterfaceFunc(func(group *jen.Group) {
 		for _, s := range statements {
 			s.comment(group)
@@ -101,7 +98,7 @@ func querier(f *jen.File, statements []Statement) {
 	f.Var().Id("_").Id("Querier").Op("=").Parens(jen.Op("*").Id("Queries")).Parens(jen.Nil())
 }
 
-func queries(f *jen.File, statements []Statement) {
+func queries(f *jen.File, statements []statement) {
 	f.HeaderComment("// source: queries.sql")
 	for _, s := range statements {
 		s.render(f)

@@ -21,31 +21,31 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // sample has a query of every kind, a parameter of every type that can be sent
 // and a column of every type.
-func sample() []tsqlgo.Statement {
+func sample() []sqlcode.Statement {
 	every := []sqlcode.Field{
 		{Name: "yes", Type: dialect.Bool}, {Name: "bucket", Type: dialect.Int16}, {Name: "scope", Type: dialect.Int32},
 		{Name: "lane", Type: dialect.Int64}, {Name: "id", Type: dialect.UUID}, {Name: "topic", Type: dialect.Text},
 		{Name: "leases", Type: dialect.JSON}, {Name: "payload", Type: dialect.TextBytes}, {Name: "digest", Type: dialect.Bytes},
 	}
-	return []tsqlgo.Statement{
+	return []sqlcode.Statement{
 		{Query: sqlcode.Query{Name: "SettleAll", Kind: sqlcode.Many, Params: every,
 			Columns: append(slices.Clone(every), sqlcode.Field{Name: "created_at", Type: dialect.Time})},
-			Doc: "SettleAll has a second line that begins\n  with blanks.",
-			SQL: "SELECT @yes, @bucket, @scope, @lane, @id, @topic,\n  @leases, @payload, @digest, SYSUTCDATETIME();"},
+			Comment: "-- SettleAll has a second line that begins\n--   with blanks.",
+			SQL:     "SELECT @yes, @bucket, @scope, @lane, @id, @topic,\n  @leases, @payload, @digest, SYSUTCDATETIME();"},
 		{Query: sqlcode.Query{Name: "Leave", Kind: sqlcode.Exec, Params: every[5:6]},
-			Doc: "Leave has one parameter.", SQL: "DELETE FROM lane_owner WHERE owner = @topic;\n"},
+			Comment: "-- Leave has one parameter.", SQL: "DELETE FROM lane_owner WHERE owner = @topic;\n"},
 		{Query: sqlcode.Query{Name: "Purge", Kind: sqlcode.ExecRows, Params: every[2:4]},
-			Doc: "Purge counts.", SQL: "DELETE FROM t WHERE scope = @scope AND lane = @lane;"},
+			Comment: "-- Purge counts.", SQL: "DELETE FROM t WHERE scope = @scope AND lane = @lane;"},
 		{Query: sqlcode.Query{Name: "Position", Kind: sqlcode.Many, Params: every[2:3], Columns: every[3:4]},
-			Doc: "Position has one column.", SQL: "SELECT position FROM p WHERE scope = @scope;"},
+			Comment: "-- Position has one column.", SQL: "SELECT position FROM p WHERE scope = @scope;"},
 		{Query: sqlcode.Query{Name: "Complete", Kind: sqlcode.One, Params: every[2:4], Columns: []sqlcode.Field{every[0], every[3]}},
-			Doc: "Complete has one row.", SQL: "SELECT `yes`, lane FROM t WHERE scope = @scope AND lane = @lane;"},
+			Comment: "-- Complete has one row.", SQL: "SELECT `yes`, lane FROM t WHERE scope = @scope AND lane = @lane;"},
 		{Query: sqlcode.Query{Name: "Count", Kind: sqlcode.One, Columns: every[3:4]},
-			Doc: "Count has no parameter.", SQL: "SELECT COUNT_BIG(*) FROM t;"},
+			Comment: "-- Count has no parameter.", SQL: "SELECT COUNT_BIG(*) FROM t;"},
 	}
 }
 
-func emit(t *testing.T, list []tsqlgo.Statement) []output.File {
+func emit(t *testing.T, list []sqlcode.Statement) []output.File {
 	t.Helper()
 	files, err := tsqlgo.Emit("internal/events/sqlserver/internal/db", list)
 	if err != nil {
@@ -94,7 +94,7 @@ func TestOutputIsFormattedMarkedAndDeterministic(t *testing.T) {
 
 func TestStatementsThatCannotRunAreRefused(t *testing.T) {
 	field := func(name string, t dialect.Type) []sqlcode.Field { return []sqlcode.Field{{Name: name, Type: t}} }
-	for want, s := range map[string]tsqlgo.Statement{
+	for want, s := range map[string]sqlcode.Statement{
 		"the text has no parameter @owner": {SQL: "DELETE FROM t WHERE owner = @owners OR owner = @@owner;",
 			Query: sqlcode.Query{Kind: sqlcode.Exec, Params: field("owner", dialect.Text)}},
 		"parameter now has type time, which cannot be sent": {SQL: "DELETE FROM t WHERE at < @now;",
@@ -109,7 +109,7 @@ func TestStatementsThatCannotRunAreRefused(t *testing.T) {
 			Query: sqlcode.Query{Kind: sqlcode.Exec, Params: slices.Repeat(field("n", dialect.Int64), 2099)}},
 	} {
 		s.Name = "Query"
-		if _, err := tsqlgo.Emit("db", []tsqlgo.Statement{s}); err == nil || !strings.Contains(err.Error(), "query Query: "+want) {
+		if _, err := tsqlgo.Emit("db", []sqlcode.Statement{s}); err == nil || !strings.Contains(err.Error(), "query Query: "+want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -118,7 +118,7 @@ func TestStatementsThatCannotRunAreRefused(t *testing.T) {
 // The types of the emitter are those that the dialect promises.
 func TestTypesAreTheDialects(t *testing.T) {
 	for typ, goType := range dialect.SQLServer.GoTypes {
-		files := emit(t, []tsqlgo.Statement{{Query: sqlcode.Query{Name: "Get", Kind: sqlcode.Many, Columns: []sqlcode.Field{{Name: "a", Type: typ}}}}})
+		files := emit(t, []sqlcode.Statement{{Query: sqlcode.Query{Name: "Get", Kind: sqlcode.Many, Columns: []sqlcode.Field{{Name: "a", Type: typ}}}}})
 		if want := "Get(ctx context.Context) ([]" + goType + ", error)"; !strings.Contains(string(files[2].Data), want) {
 			t.Errorf("%s: no %q in\n%s", typ, want, files[2].Data)
 		}

@@ -22,7 +22,7 @@ const maxParameters = 2100 - 2
 var parameter = regexp.MustCompile(`@+[A-Za-z_][A-Za-z0-9_]*`)
 
 // check refuses what would fail when the query runs.
-func (s Statement) check() error {
+func (s statement) check() error {
 	var errs []error
 	used := parameter.FindAllString(s.SQL, -1)
 	for _, p := range s.Params {
@@ -48,7 +48,7 @@ func (s Statement) check() error {
 }
 
 // render writes the text, the types and the method of a query.
-func (s Statement) render(f *jen.File) {
+func (s statement) render(f *jen.File) {
 	f.Line()
 	f.Const().Id(s.ConstName()).Op("=").Op(quote("-- name: " + s.Name + " :" + string(s.Kind) + "\n" + strings.TrimSpace(s.SQL) + "\n"))
 	f.Line()
@@ -81,15 +81,16 @@ func members(fields []sqlcode.Field) []jen.Code {
 }
 
 // comment writes the doc comment.
-func (s Statement) comment(to interface {
+func (s statement) comment(to interface {
 	Comment(string) *jen.Statement
 }) {
-	for line := range strings.Lines(s.Doc) {
-		to.Comment(strings.TrimRight("// "+line, " \n"))
+	for line := range strings.Lines(s.Comment) {
+		line = strings.TrimPrefix(strings.TrimSpace(line), "--")
+		to.Comment("// " + strings.TrimSpace(line))
 	}
 }
 
-func (s Statement) params() []jen.Code {
+func (s statement) params() []jen.Code {
 	list := []jen.Code{jen.Id("ctx").Qual("context", "Context")}
 	if len(s.Params) > 0 {
 		list = append(list, jen.Id("arg").Id(s.Name+"Params"))
@@ -97,7 +98,7 @@ func (s Statement) params() []jen.Code {
 	return list
 }
 
-func (s Statement) results() []jen.Code {
+func (s statement) results() []jen.Code {
 	switch s.Kind {
 	case sqlcode.Exec:
 		return []jen.Code{jen.Error()}
@@ -111,14 +112,14 @@ func (s Statement) results() []jen.Code {
 }
 
 // row is the type of a row: a single column has no struct around it.
-func (s Statement) row() *jen.Statement {
+func (s statement) row() *jen.Statement {
 	if len(s.Columns) == 1 {
 		return jen.Add(goTypes[s.Columns[0].Type].code)
 	}
 	return jen.Id(s.Name + "Row")
 }
 
-func (s Statement) body(group *jen.Group) {
+func (s statement) body(group *jen.Group) {
 	switch s.Kind {
 	case sqlcode.Exec:
 		group.List(jen.Id("_"), jen.Err()).Op(":=").Add(s.call("ExecContext"))
@@ -134,7 +135,7 @@ func (s Statement) body(group *jen.Group) {
 }
 
 // call hands the query to the database.
-func (s Statement) call(method string) *jen.Statement {
+func (s statement) call(method string) *jen.Statement {
 	args := []jen.Code{jen.Id("ctx"), jen.Id(s.ConstName())}
 	for _, p := range s.Params {
 		args = append(args, jen.Qual("database/sql", "Named").Call(jen.Lit(p.Name), goTypes[p.Type].send(jen.Id("arg").Dot(p.GoName()))))
@@ -155,7 +156,7 @@ func (s Statement) call(method string) *jen.Statement {
 }
 
 // scan is the function that reads the current row.
-func (s Statement) scan() *jen.Statement {
+func (s statement) scan() *jen.Statement {
 	var fields []jen.Code
 	if len(s.Columns) == 1 {
 		fields = append(fields, jen.Id("i"))

@@ -11,16 +11,16 @@ import (
 
 // readers renders the functions that the queries share, as far as one of the
 // statements needs them.
-func readers(f *jen.File, statements []Statement) {
-	uses := func(match func(Statement) bool) bool { return slices.ContainsFunc(statements, match) }
-	of := func(kind sqlcode.Kind) func(Statement) bool { return func(s Statement) bool { return s.Kind == kind } }
+func readers(f *jen.File, statements []statement) {
+	uses := func(match func(statement) bool) bool { return slices.ContainsFunc(statements, match) }
+	of := func(kind sqlcode.Kind) func(statement) bool { return func(s statement) bool { return s.Kind == kind } }
 	if uses(of(sqlcode.Many)) || uses(of(sqlcode.One)) {
 		readMany(f)
 	}
 	if uses(of(sqlcode.One)) {
 		readOne(f)
 	}
-	if uses(func(s Statement) bool {
+	if uses(func(s statement) bool {
 		return slices.ContainsFunc(s.Params, func(p sqlcode.Field) bool { return p.Type == dialect.Bytes })
 	}) {
 		notNull(f)

@@ -16,8 +16,7 @@ type Querier interface {
 	// Purge counts.
 	Purge(ctx context.Context, arg PurgeParams) (int64, error)
 	// SettleAll has a second line that begins
-	//
-	//	with blanks.
+	// with blanks.
 	SettleAll(ctx context.Context, arg SettleAllParams) ([]SettleAllRow, error)
 }
 

@@ -128,8 +128,7 @@ type SettleAllRow struct {
 }
 
 // SettleAll has a second line that begins
-//
-//	with blanks.
+// with blanks.
 func (q *Queries) SettleAll(ctx context.Context, arg SettleAllParams) ([]SettleAllRow, error) {
 	rows, err := q.db.QueryContext(ctx, settleAll,
 		sql.Named("yes", arg.Yes),
