@@ -95,6 +95,12 @@ func run(t testing.TB, c Config, s topology.RabbitMQSource, r *inbox.Receiver) (
 	if err != nil {
 		t.Fatal(err)
 	}
+	return source, runSource(t, source, r)
+}
+
+// runSource runs a source until stop is called, or the test ends.
+func runSource(t testing.TB, source *Source, r *inbox.Receiver) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- source.Run(ctx, r) }()
@@ -105,7 +111,7 @@ func run(t testing.TB, c Config, s topology.RabbitMQSource, r *inbox.Receiver) (
 		}
 	})
 	t.Cleanup(stop)
-	return source, stop
+	return stop
 }
 
 func TestContract(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -93,10 +94,8 @@ func parseMisfit(reason string) (m misfit, ok bool) {
 	text, kind := found[3], found[4]
 	switch {
 	case found[2] == "none":
-	case kind == "" && (m.property == "durable" || m.property == "auto_delete"):
-		m.current = found[5] == "true"
 	case kind == "":
-		m.current = found[5]
+		m.current = bare(m.property, found[5])
 	case kind == "bool" || kind == "boolean":
 		m.current = text == "true"
 	case kind == "longstr" || kind == "shortstr":
@@ -109,6 +108,24 @@ func parseMisfit(reason string) (m misfit, ok bool) {
 		m.current = n
 	}
 	return m, true
+}
+
+// texts are the arguments whose values are texts.
+var texts = []string{argType, argDeadLetter, argDeadStrategy, argOverflow, "x-dead-letter-routing-key", "x-queue-mode",
+	"x-queue-leader-locator", "x-queue-master-locator", "x-max-age"}
+
+// bare returns a value that the broker tells without its type.
+func bare(property, text string) any {
+	if slices.Contains(texts, property) {
+		return text
+	}
+	if b, err := strconv.ParseBool(text); err == nil && len(text) > 1 {
+		return b
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n
+	}
+	return text
 }
 
 // with returns q with a property changed to what exists.

@@ -12,6 +12,9 @@ func TestParseMisfit(t *testing.T) {
 		"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'quorum' but current is 'classic'":                                                   {argType, "classic"},
 		"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'q' in vhost '/': received none but current is the value 'it's 'x' but current is' of type 'longstr'": {argDeadLetter, "it's 'x' but current is"},
 		"PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'":                                                            {"durable", false},
+		"PRECONDITION_FAILED - inequivalent arg 'x-single-active-consumer' for queue 'q' in vhost '/': received 'true' but current is 'false'":                                           {argSingleActive, false},
+		"PRECONDITION_FAILED - inequivalent arg 'x-max-priority' for queue 'q' in vhost '/': received '1' but current is '7'":                                                            {argPriority, int64(7)},
+		"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'q' in vhost '/': received 'a' but current is '1'":                                                    {argDeadLetter, "1"},
 	} {
 		if got, ok := parseMisfit(reason); !ok || got != want {
 			t.Errorf("%s\ngives %v, %v", reason, got, ok)

@@ -30,6 +30,8 @@ type Source struct {
 	decoder *envelope.Decoder
 	tracker *tracker
 	stats   counters
+	// idle is after which time without a message a queue is looked at.
+	idle time.Duration
 }
 
 // counters are the atomic twins of inbox.SourceStats.
@@ -59,7 +61,7 @@ func NewSource(c Config, t topology.RabbitMQSource) (*Source, error) {
 	if t.Prefetch == 0 {
 		t.Prefetch = DefaultPrefetch
 	}
-	s := &Source{config: c, t: t, start: start, decoder: decoder}
+	s := &Source{config: c, t: t, start: start, decoder: decoder, idle: 5 * time.Second}
 	s.tracker = newTracker(&s.stats, c.Logger.With("source", t.Name))
 	return s, nil
 }
@@ -255,10 +257,17 @@ type intake struct {
 var errCancelled = errors.New("the broker ended the consumer: its queue was deleted or moved")
 
 func (q *consumer) consume(ctx context.Context, l *link, in *intake) error {
+	idle := time.NewTimer(q.source.idle)
+	defer idle.Stop()
 	for {
+		idle.Reset(q.source.idle)
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-idle.C:
+			if err := q.look(l); err != nil {
+				return err
+			}
 		case first, ok := <-in.deliveries:
 			if !ok {
 				return errCancelled
@@ -271,6 +280,18 @@ func (q *consumer) consume(ctx context.Context, l *link, in *intake) error {
 			}
 		}
 	}
+}
+
+// look checks that the queue still has a consumer. When a quorum queue is deleted
+// and declared again at once, the broker may forget its consumers without a word.
+func (q *consumer) look(l *link) error {
+	return l.onChannel(func(ch *amqp.Channel) error {
+		found, err := ch.QueueDeclarePassive(q.queue, true, false, false, false, nil)
+		if err == nil && found.Consumers == 0 {
+			err = errCancelled
+		}
+		return err
+	})
 }
 
 // batchBytes bounds the bodies of one transaction, unless a single one is larger.
