@@ -39,7 +39,7 @@ func (t traffic) String() string {
 	if t.event != nil {
 		return fmt.Sprintf("event %q", t.event.Topic)
 	}
-	return fmt.Sprintf("push source %q", t.push)
+	return fmt.Sprintf("what push source %q brings", t.push)
 }
 
 // orderedTraffic returns what has a key, for every destination.
@@ -93,29 +93,43 @@ func (r *resolver) checkOrder(d *model.Destination, at *schema.Destination, t tr
 
 const orderedHint = "write ordered: true, shards: 8; or ordered: false, if no consumer needs the order of a key"
 
-// address is a place at a broker that two destinations cannot share.
-type address struct{ text, key string }
+// address is a place at a broker that two destinations cannot share, and the keys
+// that may name it.
+type address struct {
+	text string
+	keys []string
+}
+
+// mark returns where the first of the keys stands, or else the name.
+func mark(b *schema.Broker, name schema.Text, keys ...string) schema.Mark {
+	for _, key := range keys {
+		if k := b.Key(key); k.Set {
+			return k.Mark
+		}
+	}
+	return name.Mark
+}
 
 var anyPlaceholder = regexp.MustCompile(`\{[^}]*\}`)
 
-// addresses returns where a destination sends to. The broker itself is given in
-// Go; two destinations are taken to be on the same one.
+// addresses returns where a destination sends to. Which broker that is, is known
+// in Go alone: those without a label are taken to be one.
 func addresses(d *model.Destination) []address {
 	b := d.Broker
 	switch d.Type {
 	case "rabbitmq":
-		list := []address{{fmt.Sprintf("exchange %q", b.Exchange), "exchange"}}
+		list := []address{{fmt.Sprintf("exchange %q", b.Exchange), []string{"exchange"}}}
 		for _, q := range b.Queues {
-			list = append(list, address{fmt.Sprintf("queue %q", q), "queue"})
+			list = append(list, address{fmt.Sprintf("queue %q", q), []string{"queue", "shard_queue", "shards"}})
 		}
 		return list
 	case "kafka":
 		if len(b.Topics) > 0 {
-			return []address{{fmt.Sprintf("topic %q", b.Topics[0]), "topic"}}
+			return []address{{fmt.Sprintf("topic %q", b.Topics[0]), []string{"topic"}}}
 		}
 	case "nats":
 		if b.JetStream != "" && b.Subject != "" {
-			return []address{{fmt.Sprintf("subject %q of stream %q", subjectPattern(b.Subject), b.JetStream), "subject"}}
+			return []address{{fmt.Sprintf("subject %q of stream %q", subjectPattern(b.Subject), b.JetStream), []string{"subject", "stream"}}}
 		}
 	}
 	return nil
@@ -135,26 +149,23 @@ func subjectPattern(template string) string {
 // checkShared refuses two destinations with one address, if what has a key goes
 // to both: it would have two lanes there.
 func (r *resolver) checkShared(ordered map[*model.Destination]traffic) {
-	first := map[string]*model.Destination{}
+	first := map[[3]string]*model.Destination{}
 	for i, d := range r.destinationList {
 		if d.Broker == nil || !ordered[d].any() {
 			continue
 		}
 		at := &r.file.Destinations[i]
 		for _, a := range addresses(d) {
-			other, taken := first[d.Type+" "+a.text]
+			place := [3]string{d.Type, at.Broker.Broker.V, a.text}
+			other, taken := first[place]
 			if !taken {
-				first[d.Type+" "+a.text] = d
+				first[place] = d
 				continue
 			}
 			if other == d {
 				continue
 			}
-			m := at.Broker.Key(a.key).Mark
-			if m.Pos.Line == 0 {
-				m = at.Name.Mark
-			}
-			r.report(m, "shared-address", "route to one destination; different brokers need different names here", "destination %q and destination %q (line %d) both send to %s, where the two lanes of a key would overtake each other", d.Name, other.Name, other.Pos.Line, a.text)
+			r.report(mark(&at.Broker, at.Name, a.keys...), "shared-address", "route to one destination; if they are at different brokers, tell these apart with broker: name", "destination %q and destination %q (line %d) both send to %s, where the two lanes of a key would overtake each other", d.Name, other.Name, other.Pos.Line, a.text)
 			break
 		}
 	}
@@ -162,23 +173,21 @@ func (r *resolver) checkShared(ordered map[*model.Destination]traffic) {
 
 // checkConsumers refuses two sources that take each other's messages.
 func (r *resolver) checkConsumers() {
-	first := map[string]*model.Source{}
+	first := map[[3]string]*model.Source{}
 	for i, entry := range r.sourceList {
 		s := entry.source
 		if s.Broker == nil {
 			continue
 		}
-		for _, place := range shares(s) {
+		at := &r.file.Sources[i].Broker
+		for _, text := range shares(s) {
+			place := [3]string{s.Type, at.Broker.V, text}
 			other, taken := first[place]
 			if !taken {
 				first[place] = s
 			} else if other != s {
-				key := map[string]string{"kafka": "group", "nats": "durable"}[s.Type]
-				m := r.file.Sources[i].Broker.Key(key).Mark
-				if m.Pos.Line == 0 {
-					m = entry.name.Mark
-				}
-				r.report(m, "shared-consumer", "use one source, or give each its own", "source %q and source %q (line %d) share %s and would take each other's messages", s.Name, other.Name, other.Pos.Line, place)
+				m := mark(at, entry.name, "group", "durable", "queue", "queues", "shard_queue", "shards")
+				r.report(m, "shared-consumer", "use one source, or give each its own; if they are at different brokers, tell these apart with broker: name", "source %q and source %q (line %d) share %s and would take each other's messages", s.Name, other.Name, other.Pos.Line, text)
 				break
 			}
 		}

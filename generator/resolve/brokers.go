@@ -34,6 +34,7 @@ func (r *resolver) brokerFlow(kind string, t schema.Text, b *schema.Broker, what
 		if slices.Contains(keys, k.V) {
 			continue
 		}
+		keys := slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return key == "broker" })
 		hint := "remove it"
 		if model.IsBroker(t.V) {
 			hint = diag.OneOf(k.V, keys)
@@ -46,6 +47,7 @@ func (r *resolver) brokerFlow(kind string, t schema.Text, b *schema.Broker, what
 // another type.
 func (r *resolver) brokerDestination(d *schema.Destination, what string) *model.Broker {
 	b := new(model.Broker)
+	r.brokerLabel(d.Broker.Broker, what)
 	switch d.Type.V {
 	case "rabbitmq":
 		r.rabbitDestination(d, b, what)
@@ -63,6 +65,7 @@ func (r *resolver) brokerDestination(d *schema.Destination, what string) *model.
 // type.
 func (r *resolver) brokerSource(s *schema.Source, what string) *model.Broker {
 	b := new(model.Broker)
+	r.brokerLabel(s.Broker.Broker, what)
 	switch s.Type.V {
 	case "rabbitmq":
 		r.rabbitSource(s, b, what)
@@ -74,6 +77,13 @@ func (r *resolver) brokerSource(s *schema.Source, what string) *model.Broker {
 		return nil
 	}
 	return b
+}
+
+// brokerLabel checks the name that a schema gives to a broker.
+func (r *resolver) brokerLabel(t schema.Text, what string) {
+	if problem := nameProblem(t.V); t.Set && problem != "" {
+		r.report(t.Mark, "name", "", "%s: broker %q %s", what, t.V, problem)
+	}
 }
 
 // missing reports a key that is not written; it says nothing when the file could
@@ -123,7 +133,7 @@ func (r *resolver) queueArguments(s *schema.Broker, b *model.Broker, what string
 		r.useless(s, "remove it", "has no effect on a stream, which keeps its messages", what, "delivery_limit", "dead_letter_exchange", "max_priority", "message_ttl")
 	case b.MaxPriority > 0 && s.DeliveryLimit.Set:
 		r.useless(s, "remove one of them", "has no effect beside max_priority, which quorum queues do not have", what, "delivery_limit")
-	case s.DeliveryLimit.Set && !s.DeadLetterExchange.Set:
+	case b.DeliveryLimit > 0 && !s.DeadLetterExchange.Set:
 		r.warn(s.Key("delivery_limit").Mark, "messages-dropped", "add dead_letter_exchange", "%s: the broker drops a message that was returned more than %d times", what, b.DeliveryLimit)
 	}
 }

@@ -2,6 +2,7 @@ package resolve_test
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/lanebox/lanebox/generator/model"
@@ -23,6 +24,7 @@ func dump(m *model.Model) string {
 	for i := range m.Destinations {
 		x := &m.Destinations[i]
 		d.line(0, "destination %s %s #%d %s%s%s", x.Name, x.GoName, x.Number, x.Type, opt(" was ", x.Was), quote(" doc ", x.Doc))
+		d.broker(x.Broker)
 		d.delivery(x.Delivery)
 	}
 	for _, r := range m.Routes {
@@ -153,11 +155,30 @@ func (d *dumper) source(s *model.Source) {
 		mode += " map"
 	}
 	d.line(0, "source %s %s #%d %s %s%s%s%s", s.Name, s.GoName, s.Number, s.Type, mode, opt(" at ", s.Path), opt(" was ", s.Was), quote(" doc ", s.Doc))
+	d.broker(s.Broker)
 	d.line(1, "key %q type %q aggregate %q missing %s receipts %s max %d", s.IdempotencyKey, s.EventType, s.AggregateID, s.AggregateIDMissing, s.Receipts, s.MaxBytes)
 	if s.Pull {
 		d.line(1, "events %s%s", topics(s.Events), map[bool]string{true: " and others"}[s.Other])
 		d.delivery(s.Delivery)
 	}
+}
+
+// broker prints the fields that are not zero.
+func (d *dumper) broker(b *model.Broker) {
+	if b == nil {
+		return
+	}
+	var list []string
+	for field, value := range reflect.ValueOf(*b).Fields() {
+		if !value.IsZero() {
+			text := fmt.Sprint(value)
+			if value.Kind() == reflect.Slice || value.Kind() == reflect.String {
+				text = fmt.Sprintf("%q", value)
+			}
+			list = append(list, field.Name+" "+text)
+		}
+	}
+	d.line(1, "broker %s", strings.Join(list, ", "))
 }
 
 func (d *dumper) delivery(x model.Delivery) {

@@ -16,6 +16,7 @@ type Broker struct {
 	// Written are the keys, in snake_case, where they stand.
 	Written []Text
 
+	Broker             Text
 	Exchange           Text
 	ExchangeType       Text
 	Queue              Text
@@ -104,6 +105,7 @@ var brokerKeys = []brokerKey{
 	{prop("durable", "The name of the durable consumer.", name, func(b *Broker) *Text { return &b.Durable }), "", "nats"},
 	{prop("duplicates", "The window in which the server drops repeated message ids; default the stream's.", duration, func(b *Broker) *Value[time.Duration] { return &b.Duplicates }), "nats", ""},
 	{prop("declare", "Whether missing queues (RabbitMQ source) or the missing stream (NATS destination) are created; default true.", yes, func(b *Broker) *Value[bool] { return &b.Declare }), "nats", "rabbitmq"},
+	{prop("broker", "A name for the broker, where the schema speaks of several: what has one name there is not the same.", name, func(b *Broker) *Text { return &b.Broker }), "rabbitmq kafka nats", "rabbitmq kafka nats"},
 	{prop("start", "Where a new consumer begins: first (default) or last.", words("first", "last"), func(b *Broker) *Text { return &b.Start }), "", "kafka nats"},
 }
 

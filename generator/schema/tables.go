@@ -150,7 +150,9 @@ func deliveryProperties[T any](member func(*T) *Delivery) []property[T] {
 // dialects reads the list of databases.
 var dialects = reader[[]Text]{
 	read: oneOrMore.read,
-	json: func() object { return listOf(object{"type": "string", "enum": []string{"postgres", "sqlite", "sqlserver"}}) },
+	json: func() object {
+		return listOf(object{"type": "string", "enum": []string{"postgres", "sqlite", "sqlserver"}})
+	},
 }
 
 // routeReader reads a route and where it begins.

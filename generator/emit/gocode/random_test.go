@@ -87,9 +87,25 @@ func (m *schemaMaker) schema() string {
 		return "{fields: " + m.list(0, 5, func(string) string { return m.fieldType(0) }) + "}"
 	})
 	flow := m.name()
-	return fmt.Sprintf("version: 1\ndialects: [postgres]\nkeys: %s\nevents: %s\ndestinations: {%q: {type: handler}}\nroutes: [{events: '*', to: %q}]\n"+
-		"sources: {%q: {type: handler, mode: pull, events: '*', other: true}}\ncatalogs: {%q: '*'}\n",
-		keys, events, flow, flow, m.name(), m.name())
+	return fmt.Sprintf("version: 1\ndialects: [postgres]\nkeys: %s\nevents: %s\ndestinations: {%q: %s}\nroutes: [{events: '*', to: %q}]\n"+
+		"sources: {%q: %s, %q: %s}\ncatalogs: {%q: '*'}\n",
+		keys, events, flow, m.destination(), flow, m.name(), m.source("mode: pull, events: '*', other: true"), m.name()+"2", m.source("map: true"), m.name())
+}
+
+// destination makes a destination of any type.
+func (m *schemaMaker) destination() string {
+	return []string{
+		"{type: handler}", "{type: http}", "{type: kafka, topic: x}", "{type: nats, stream: X, subject: 'x.{key}'}",
+		"{type: rabbitmq, ordered: true, shards: 3}", "{type: rabbitmq, ordered: false, queue: x}",
+	}[m.IntN(6)]
+}
+
+// source makes a source of any type that has no path.
+func (m *schemaMaker) source(more string) string {
+	return fmt.Sprintf([]string{
+		"{type: handler, %s}", "{type: kafka, topic: x, group: g, %s}", "{type: nats, stream: X, durable: d, %s}",
+		"{type: rabbitmq, queue: x, aggregate_id_path: $.x, %s}", "{type: rabbitmq, shards: 2, shard_queue: x.%%d, stream: true, %s}",
+	}[m.IntN(5)], more)
 }
 
 // TestRandomSchemasCompile makes schemas of odd names: each is refused with a
