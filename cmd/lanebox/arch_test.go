@@ -120,6 +120,7 @@ var layers = []layer{
 	{pkg: "generator/emit/sqlcode/sqlcodetest", may: []string{"generator/model"}, why: "a model for tests"},
 	{pkg: "generator/emit/tsqlgo", may: []string{"generator/output", "generator/dialect", "generator/emit/imports", "generator/emit/sqlcode"}, third: []string{"github.com/dave/jennifer/jen"},
 		why: "writes for SQL Server what sqlc writes for the others, from the query model"},
+	{pkg: "generator/emit/tsqlgo/internal/sample", third: []string{"github.com/microsoft/go-mssqldb"}, why: "generated code for the tests of the emitter"},
 	{pkg: "generator/sqlc", may: []string{"generator/model", "generator/output", "generator/dialect", "generator/emit/sqlcode"}, third: []string{"github.com/sqlc-dev/sqlc/pkg/cli"},
 		why: "runs sqlc and compares its code with the query model"},
 	{pkg: "generator", may: []string{"generator/..."}, why: "the pipeline, flat"},

@@ -26,6 +26,8 @@ const (
 	Duration  Type = "duration"
 	Time      Type = "time"
 
+	// Name is a short text of few values, which a query compares with a column.
+	Name Type = "name"
 	// TextBytes is text in the database and []byte in Go.
 	TextBytes Type = "textbytes"
 	// JSON is an array of objects in one JSON text.

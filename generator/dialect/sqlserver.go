@@ -9,7 +9,7 @@ var SQLServer = &Dialect{
 	Quote:   quoteSQLServer,
 	Literal: func(s string) string { return "N" + doubled(s, `'`) },
 	GoTypes: map[Type]string{
-		Bool: "bool", Int16: "int16", Int32: "int32", Int64: "int64", Text: "string", TextBytes: "[]byte",
+		Bool: "bool", Int16: "int16", Int32: "int32", Int64: "int64", Text: "string", Name: "string", TextBytes: "[]byte",
 		Bytes: "[]byte", UUID: "mssql.UniqueIdentifier", Time: "time.Time",
 		JSON: "string", Int32s: "string", Int64s: "string", Texts: "string", UUIDs: "string",
 	},
@@ -17,9 +17,10 @@ var SQLServer = &Dialect{
 
 // SQLServerTypes are the types with which parameters are declared in T-SQL: a
 // text that were declared with its length would have a plan of its own for every
-// length.
+// length. A name is, since a column that is compared with a longer type is
+// converted.
 var SQLServerTypes = map[Type]string{
-	Bool: "bit", Int16: "smallint", Int32: "int", Int64: "bigint", Text: "nvarchar(max)", TextBytes: "nvarchar(max)",
+	Bool: "bit", Int16: "smallint", Int32: "int", Int64: "bigint", Text: "nvarchar(max)", Name: "nvarchar(128)", TextBytes: "nvarchar(max)",
 	Bytes: "varbinary(max)", UUID: "uniqueidentifier", Time: "datetime2(7)",
 	JSON: "nvarchar(max)", Int32s: "nvarchar(max)", Int64s: "nvarchar(max)", Texts: "nvarchar(max)", UUIDs: "nvarchar(max)",
 }

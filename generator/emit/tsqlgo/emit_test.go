@@ -24,15 +24,15 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func sample() []sqlcode.Statement {
 	every := []sqlcode.Field{
 		{Name: "yes", Type: dialect.Bool}, {Name: "bucket", Type: dialect.Int16}, {Name: "scope", Type: dialect.Int32},
-		{Name: "lane", Type: dialect.Int64}, {Name: "id", Type: dialect.UUID}, {Name: "topic", Type: dialect.Text},
+		{Name: "lane", Type: dialect.Int64}, {Name: "id", Type: dialect.UUID}, {Name: "owner", Type: dialect.Name}, {Name: "topic", Type: dialect.Text},
 		{Name: "leases", Type: dialect.JSON}, {Name: "payload", Type: dialect.TextBytes}, {Name: "digest", Type: dialect.Bytes},
 	}
 	return []sqlcode.Statement{
 		{Query: sqlcode.Query{Name: "SettleAll", Kind: sqlcode.Many, Params: every,
 			Columns: append(slices.Clone(every), sqlcode.Field{Name: "created_at", Type: dialect.Time})},
 			Comment: "-- SettleAll has a second line that begins\n--   with blanks.",
-			SQL:     "SELECT @yes, @bucket, @scope, @lane, @id, @topic,\n  @leases, @payload, @digest, SYSUTCDATETIME();"},
-		{Query: sqlcode.Query{Name: "Leave", Kind: sqlcode.Exec, Params: every[5:6]},
+			SQL:     "SELECT @yes, @bucket, @scope, @lane, @id, @owner, @topic,\n  @leases, @payload, @digest, SYSUTCDATETIME();"},
+		{Query: sqlcode.Query{Name: "Leave", Kind: sqlcode.Exec, Params: every[6:7]},
 			Comment: "-- Leave has one parameter.", SQL: "DELETE FROM lane_owner WHERE owner = @topic;\n"},
 		{Query: sqlcode.Query{Name: "Purge", Kind: sqlcode.ExecRows, Params: every[2:4]},
 			Comment: "-- Purge counts.", SQL: "DELETE FROM t WHERE scope = @scope AND lane = @lane;"},
@@ -54,11 +54,11 @@ func emit(t *testing.T, list []sqlcode.Statement) []output.File {
 	return files
 }
 
-// TestGolden compares the sample's package with testdata/db, which the tests of
-// the driver import.
+// TestGolden compares the package of the sample with internal/sample, whose tests
+// call it.
 func TestGolden(t *testing.T) {
 	for _, f := range emit(t, sample()) {
-		name := filepath.Join("testdata", "db", path.Base(f.Path))
+		name := filepath.Join("internal", "sample", path.Base(f.Path))
 		if *update {
 			if err := os.WriteFile(name, f.Data, 0o666); err != nil {
 				t.Fatal(err)

@@ -18,7 +18,8 @@ type goType struct {
 // depends on its Go type: an int16 becomes a smallint, an int32 an int, an int64
 // a bigint, a bool a bit. A plain string would become an nvarchar of the value's
 // own length, and the query would be compiled anew for every length, so that
-// texts are sent as nvarchar(max). A time would become a datetimeoffset; none is
+// texts are sent as nvarchar(max), except names, which have few lengths and are
+// compared with columns of an index. A time would become a datetimeoffset; none is
 // sent, since all clocks are the server's.
 var goTypes = map[dialect.Type]goType{
 	dialect.Bool:      {jen.Bool(), asIs},
@@ -26,6 +27,7 @@ var goTypes = map[dialect.Type]goType{
 	dialect.Int32:     {jen.Int32(), asIs},
 	dialect.Int64:     {jen.Int64(), asIs},
 	dialect.UUID:      {jen.Qual(mssql, "UniqueIdentifier"), asIs},
+	dialect.Name:      {jen.String(), asIs},
 	dialect.Text:      {jen.String(), asText},
 	dialect.JSON:      {jen.String(), asText},
 	dialect.Int32s:    {jen.String(), asText},

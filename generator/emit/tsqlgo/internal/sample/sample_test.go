@@ -1,4 +1,4 @@
-package tsqlgo_test
+package db_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 	mssql "github.com/microsoft/go-mssqldb"
 
-	"github.com/lanebox/lanebox/generator/emit/tsqlgo/testdata/db"
+	db "github.com/lanebox/lanebox/generator/emit/tsqlgo/internal/sample"
 )
 
 // A server is a driver that records the last call and answers every query with
@@ -95,14 +95,14 @@ func open(t *testing.T, s *server) *db.Queries {
 
 var (
 	id    = mssql.UniqueIdentifier{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
-	every = db.SettleAllParams{Yes: true, Bucket: -64, Scope: 7, Lane: 1 << 60, ID: id, Topic: "a 漢 ", Leases: "[]", Payload: []byte("{}"), Digest: []byte{0, 255}}
+	every = db.SettleAllParams{Yes: true, Bucket: -64, Scope: 7, Lane: 1 << 60, ID: id, Owner: "host/1", Topic: "a 漢 ", Leases: "[]", Payload: []byte("{}"), Digest: []byte{0, 255}}
 )
 
 // TestParametersReachTheDriver checks names, order, Go types and values: the Go
 // type decides the type in T-SQL.
 func TestParametersReachTheDriver(t *testing.T) {
-	row := []driver.Value{true, int64(-64), int64(7), int64(1 << 60), id[:], "a 漢 ", "[]", "{}", []byte{0, 255}, time.Unix(0, 0)}
-	s := &server{results: [][][]driver.Value{{row}}, columns: 10}
+	row := []driver.Value{true, int64(-64), int64(7), int64(1 << 60), id[:], "host/1", "a 漢 ", "[]", "{}", []byte{0, 255}, time.Unix(0, 0)}
+	s := &server{results: [][][]driver.Value{{row}}, columns: 11}
 	got, err := open(t, s).SettleAll(t.Context(), every)
 	if err != nil || len(got) != 1 || got[0].Bucket != -64 || string(got[0].Payload) != "{}" || got[0].Lane != 1<<60 {
 		t.Errorf("got %+v, %v", got, err)
@@ -116,6 +116,7 @@ func TestParametersReachTheDriver(t *testing.T) {
 		{Name: "scope", Value: int32(7)},
 		{Name: "lane", Value: int64(1 << 60)},
 		{Name: "id", Value: id},
+		{Name: "owner", Value: "host/1"},
 		{Name: "topic", Value: mssql.NVarCharMax("a 漢 ")},
 		{Name: "leases", Value: mssql.NVarCharMax("[]")},
 		{Name: "payload", Value: mssql.NVarCharMax("{}")},
@@ -132,9 +133,9 @@ func TestParametersReachTheDriver(t *testing.T) {
 // TestNilIsNoNull checks that values that Go calls nil or empty are sent with a
 // type, and not as NULL.
 func TestNilIsNoNull(t *testing.T) {
-	s := &server{results: [][][]driver.Value{{}}, columns: 10}
+	s := &server{results: [][][]driver.Value{{}}, columns: 11}
 	_, _ = open(t, s).SettleAll(t.Context(), db.SettleAllParams{})
-	if len(s.args) != 9 {
+	if len(s.args) != 10 {
 		t.Fatalf("got %#v", s.args)
 	}
 	for _, a := range s.args {

@@ -98,7 +98,7 @@ func (q *Queries) Purge(ctx context.Context, arg PurgeParams) (int64, error) {
 }
 
 const settleAll = `-- name: SettleAll :many
-SELECT @yes, @bucket, @scope, @lane, @id, @topic,
+SELECT @yes, @bucket, @scope, @lane, @id, @owner, @topic,
   @leases, @payload, @digest, SYSUTCDATETIME();
 `
 
@@ -108,6 +108,7 @@ type SettleAllParams struct {
 	Scope   int32
 	Lane    int64
 	ID      mssql.UniqueIdentifier
+	Owner   string
 	Topic   string
 	Leases  string
 	Payload []byte
@@ -120,6 +121,7 @@ type SettleAllRow struct {
 	Scope     int32
 	Lane      int64
 	ID        mssql.UniqueIdentifier
+	Owner     string
 	Topic     string
 	Leases    string
 	Payload   []byte
@@ -136,12 +138,13 @@ func (q *Queries) SettleAll(ctx context.Context, arg SettleAllParams) ([]SettleA
 		sql.Named("scope", arg.Scope),
 		sql.Named("lane", arg.Lane),
 		sql.Named("id", arg.ID),
+		sql.Named("owner", arg.Owner),
 		sql.Named("topic", mssql.NVarCharMax(arg.Topic)),
 		sql.Named("leases", mssql.NVarCharMax(arg.Leases)),
 		sql.Named("payload", mssql.NVarCharMax(arg.Payload)),
 		sql.Named("digest", notNull(arg.Digest)),
 	)
 	return readMany(rows, err, func(i *SettleAllRow) error {
-		return rows.Scan(&i.Yes, &i.Bucket, &i.Scope, &i.Lane, &i.ID, &i.Topic, &i.Leases, &i.Payload, &i.Digest, &i.CreatedAt)
+		return rows.Scan(&i.Yes, &i.Bucket, &i.Scope, &i.Lane, &i.ID, &i.Owner, &i.Topic, &i.Leases, &i.Payload, &i.Digest, &i.CreatedAt)
 	})
 }
