@@ -11,18 +11,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lanebox/lanebox/examples/reference/internal/events"
-	"github.com/lanebox/lanebox/examples/reference/internal/events/postgres"
 	"github.com/lanebox/lanebox/runtime/engine"
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/ordertest"
-	"github.com/lanebox/lanebox/runtime/storetest/testpg"
 	"github.com/lanebox/lanebox/runtime/transport/handler"
 )
 
@@ -32,9 +27,9 @@ import (
 // the count is the order of commits, and the outbox has no part in it. A mark in
 // the payload ties a delivery to its count.
 type market struct {
-	t    *testing.T
-	url  string
-	pool *pgxpool.Pool // of the writers
+	t *testing.T
+	dialect
+	*trader // of the writers
 
 	warehouse, ledger log
 	mu                sync.Mutex
@@ -52,17 +47,16 @@ type log struct {
 // Write implements io.Writer.
 func (l *log) Write(b []byte) (int, error) { return l.text.Write(b) }
 
-func newMarket(t *testing.T, configure func(*pgxpool.Config)) *market {
+func newMarket(t *testing.T, d dialect, conns int) *market {
 	t.Helper()
-	url, _ := database(t)
-	m := &market{t: t, url: url, pool: testpg.Pool(t, url, configure)}
+	m := &market{t: t, dialect: d, trader: d.newTrader(t, conns)}
 	for _, l := range []*log{&m.warehouse, &m.ledger} {
 		l.writer, l.versions = ordertest.NewWriter(l), map[string]int64{}
 	}
-	_, err := m.pool.Exec(t.Context(), `CREATE TABLE counter (key text PRIMARY KEY, n bigint NOT NULL);
-		CREATE TABLE committed (key text NOT NULL, n bigint NOT NULL, mark uuid NOT NULL, topic text NOT NULL, PRIMARY KEY (key, n))`)
-	if err != nil {
-		t.Fatal(err)
+	for _, text := range m.tables {
+		if _, err := m.db.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return m
 }
@@ -96,18 +90,16 @@ func (m *market) deliver(l *log, process string, gate func(context.Context, even
 
 // open starts a box and returns what stops it. gate, which may be nil, may hold
 // back or refuse what goes to the warehouse.
-func (m *market) open(process string, maxConns int32, gate func(context.Context, event.Message) error) (stop func()) {
+func (m *market) open(process string, conns int, gate func(context.Context, event.Message) error) (stop func()) {
 	m.t.Helper()
-	pool := testpg.Pool(m.t, m.url, func(c *pgxpool.Config) { c.MaxConns = maxConns })
-	c := postgres.Config{Warehouse: m.deliver(&m.warehouse, process, gate), Ledger: m.deliver(&m.ledger, process, nil)}
-	fillIn(&c)
-	c.PollInterval = 100 * time.Millisecond
-	c.Observer = func(e engine.Event) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.events = append(m.events, e)
-	}
-	box, err := postgres.New(pool, c)
+	box, closePool, err := m.service(m.t.Context(), m.url, parts{
+		warehouse: m.deliver(&m.warehouse, process, gate), ledger: m.deliver(&m.ledger, process, nil), conns: conns,
+		observer: func(e engine.Event) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.events = append(m.events, e)
+		},
+	})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -119,6 +111,7 @@ func (m *market) open(process string, maxConns int32, gate func(context.Context,
 		if err := <-ended; err != nil {
 			m.t.Errorf("box %s: %v", process, err)
 		}
+		closePool()
 	})
 	m.t.Cleanup(stop)
 	return stop
@@ -149,18 +142,15 @@ func (p parcel) event() events.Event {
 	return events.OrderCancelled{OrderID: events.NewOrderID(p.key), Reason: p.mark}
 }
 
-// insert publishes the parcel as a program in another language does.
-func (p parcel) insert(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `INSERT INTO outbox (topic, key, payload) VALUES ($1, $2, $3)`, p.topic, p.key, fmt.Sprintf(`{"reason": "%s"}`, p.mark))
-	return err
+// insertParcel publishes a parcel as a program in another language does.
+func (tr *trader) insertParcel(ctx context.Context, exec execFunc, p parcel) error {
+	return exec(ctx, tr.insert, p.topic, p.key, fmt.Sprintf(`{"reason": "%s"}`, p.mark))
 }
 
-// count notes parcels in the order in which they were published.
-func count(ctx context.Context, tx pgx.Tx, parcels ...parcel) error {
+// countParcels notes parcels in the order in which they were published.
+func (tr *trader) countParcels(ctx context.Context, exec execFunc, parcels ...parcel) error {
 	for _, p := range parcels {
-		_, err := tx.Exec(ctx, `WITH c AS (INSERT INTO counter AS c (key, n) VALUES ($1, 1) ON CONFLICT (key) DO UPDATE SET n = c.n + 1 RETURNING n)
-			INSERT INTO committed (key, n, mark, topic) SELECT $1, c.n, $2, $3 FROM c`, p.key, p.mark, p.topic)
-		if err != nil {
+		if err := exec(ctx, tr.count, p.key, p.mark, p.topic); err != nil {
 			return err
 		}
 	}
@@ -170,14 +160,14 @@ func count(ctx context.Context, tx pgx.Tx, parcels ...parcel) error {
 // publish publishes parcels in one call, or one by one in plain SQL, and counts
 // them, all in one transaction.
 func (m *market) publish(ctx context.Context, plain bool, parcels ...parcel) error {
-	return postgres.InTx(ctx, m.pool, func(tx pgx.Tx, pub *events.Publisher) error {
+	return m.inTx(ctx, func(exec execFunc, pub *events.Publisher) error {
 		if plain {
 			for _, p := range parcels {
-				if err := p.insert(ctx, tx); err != nil {
+				if err := m.insertParcel(ctx, exec, p); err != nil {
 					return err
 				}
 			}
-			return count(ctx, tx, parcels...)
+			return m.countParcels(ctx, exec, parcels...)
 		}
 		list := make([]events.Event, len(parcels))
 		for i, p := range parcels {
@@ -186,14 +176,14 @@ func (m *market) publish(ctx context.Context, plain bool, parcels ...parcel) err
 		if err := pub.All(ctx, list...); err != nil {
 			return err
 		}
-		return count(ctx, tx, parcels...)
+		return m.countParcels(ctx, exec, parcels...)
 	})
 }
 
 // drained waits until everything is delivered and settled.
 func (m *market) drained() {
 	m.t.Helper()
-	eventually(m.t, 60*time.Second, "the outbox to be empty", func() bool { return waiting(m.t, m.t.Context(), m.pool) == 0 })
+	eventually(m.t, patience, "the outbox to be empty", func() bool { return m.waiting(m.t) == 0 })
 }
 
 // judge compares what was delivered with the order of commits. It returns the
@@ -206,28 +196,34 @@ func (m *market) judge() (warehouse, ledger ordertest.Report) {
 
 func (m *market) judgeOne(name string, l *log, topics ...string) ordertest.Report {
 	m.t.Helper()
-	rows, err := m.pool.Query(m.t.Context(), `SELECT key, n, mark::text, topic FROM committed WHERE topic = ANY ($1) ORDER BY key, n`, topics)
+	rows, err := m.db.QueryContext(m.t.Context(), `SELECT "key", n, mark, topic FROM committed ORDER BY "key", n`)
 	if err != nil {
 		m.t.Fatal(err)
 	}
+	defer rows.Close()
 	var published strings.Builder
 	writer := ordertest.NewWriter(&published)
-	var (
-		key, mark, topic string
-		n                int64
-	)
-	_, err = pgx.ForEachRow(rows, []any{&key, &n, &mark, &topic}, func() error {
+	for rows.Next() {
+		var (
+			key, mark, topic string
+			n                int64
+		)
+		if err := rows.Scan(&key, &n, &mark, &topic); err != nil {
+			m.t.Fatal(err)
+		}
+		if !slices.Contains(topics, topic) {
+			continue
+		}
 		id, err := event.ParseUUID(mark)
 		if err != nil {
-			return err
+			m.t.Fatal(err)
 		}
 		writer.Published(key, id)
 		if v := l.versions[mark]; topic == moved && v != n {
 			m.t.Errorf("%s: number %d of shipment %s has version %d", name, n, key, v)
 		}
-		return nil
-	})
-	if err != nil {
+	}
+	if err := rows.Err(); err != nil {
 		m.t.Fatal(err)
 	}
 	checker, err := ordertest.Read(io.MultiReader(strings.NewReader(published.String()), strings.NewReader(l.text.String())))
@@ -248,15 +244,18 @@ func (m *market) judgeOne(name string, l *log, topics ...string) ordertest.Repor
 // the times of the commits.
 func (m *market) agree() {
 	m.t.Helper()
+	if m.trader.name != "PostgreSQL" {
+		return
+	}
 	var tracked string
-	if err := m.pool.QueryRow(m.t.Context(), `SELECT current_setting('track_commit_timestamp')`).Scan(&tracked); err != nil {
+	if err := m.db.QueryRowContext(m.t.Context(), `SELECT current_setting('track_commit_timestamp')`).Scan(&tracked); err != nil {
 		m.t.Fatal(err)
 	}
 	if tracked != "on" {
 		return
 	}
 	var wrong int
-	err := m.pool.QueryRow(m.t.Context(), `SELECT count(*) FROM (
+	err := m.db.QueryRowContext(m.t.Context(), `SELECT count(*) FROM (
 		SELECT pg_xact_commit_timestamp(xmin) < lag(pg_xact_commit_timestamp(xmin)) OVER (PARTITION BY key ORDER BY n) AS wrong FROM committed) AS c
 		WHERE c.wrong`).Scan(&wrong)
 	if err != nil {
@@ -301,135 +300,142 @@ var errRolledBack = errors.New("rolled back on purpose")
 // densely numbered, committed and rolled back. First deliveries follow the order
 // of commits, and no transaction of a single key or a single call deadlocks.
 func TestFirstDeliveriesFollowTheOrderOfCommits(t *testing.T) {
-	m := newMarket(t, func(c *pgxpool.Config) { c.MaxConns = 16 })
-	for _, process := range []string{"a", "b", "c"} {
-		m.open(process, 4, nil)
-	}
-	m.traffic(16, 40, func(ctx context.Context, random *rand.Rand) error {
-		order := newParcel(cancelled, orderKey(random))
-		switch random.IntN(7) {
-		case 0:
-			return m.publish(ctx, false, order)
-		case 1:
-			return m.publish(ctx, true, order)
-		case 2: // one key, three times, in both ways
-			return m.publish(ctx, true, order, newParcel(accepted, order.key), newParcel(cancelled, order.key))
-		case 3:
-			return m.publish(ctx, false, newParcel(moved, shipmentKey(random)))
-		case 4:
-			return m.publish(ctx, true, newParcel(accepted, order.key))
-		case 5:
-			err := postgres.InTx(ctx, m.pool, func(tx pgx.Tx, pub *events.Publisher) error {
-				if err := pub.All(ctx, order.event(), newParcel(moved, shipmentKey(random)).event()); err != nil {
-					return err
-				}
-				return errRolledBack
-			})
-			if err == errRolledBack {
-				return nil
-			}
-			return err
-		default:
-			var list []parcel
-			for range 2 + random.IntN(5) {
-				list = append(list, newParcel(cancelled, orderKey(random)), newParcel(moved, shipmentKey(random)))
-			}
-			return m.publish(ctx, false, list...)
+	eachDialect(t, func(t *testing.T, d dialect) {
+		m := newMarket(t, d, 16)
+		for _, process := range []string{"a", "b", "c"} {
+			m.open(process, 4, nil)
 		}
+		m.traffic(16, 40, m.anyTrade)
+		m.drained()
+		warehouse, ledger := m.judge()
+		t.Logf("%d messages to the warehouse, %d to the ledger", warehouse.Published, ledger.Published)
 	})
-	m.drained()
-	warehouse, ledger := m.judge()
-	t.Logf("%d messages to the warehouse, %d to the ledger", warehouse.Published, ledger.Published)
+}
+
+// anyTrade publishes in one of many ways.
+func (m *market) anyTrade(ctx context.Context, random *rand.Rand) error {
+	order := newParcel(cancelled, orderKey(random))
+	switch random.IntN(7) {
+	case 0:
+		return m.publish(ctx, false, order)
+	case 1:
+		return m.publish(ctx, true, order)
+	case 2: // one key, three times, in both ways
+		return m.publish(ctx, true, order, newParcel(accepted, order.key), newParcel(cancelled, order.key))
+	case 3:
+		return m.publish(ctx, false, newParcel(moved, shipmentKey(random)))
+	case 4:
+		return m.publish(ctx, true, newParcel(accepted, order.key))
+	case 5:
+		err := m.inTx(ctx, func(_ execFunc, pub *events.Publisher) error {
+			if err := pub.All(ctx, order.event(), newParcel(moved, shipmentKey(random)).event()); err != nil {
+				return err
+			}
+			return errRolledBack
+		})
+		if err == errRolledBack {
+			return nil
+		}
+		return err
+	default:
+		var list []parcel
+		for range 2 + random.IntN(5) {
+			list = append(list, newParcel(cancelled, orderKey(random)), newParcel(moved, shipmentKey(random)))
+		}
+		return m.publish(ctx, false, list...)
+	}
 }
 
 // Fifty transactions write the first message of a new key at once, with nothing
 // there that they could lock.
 func TestFiftyWritersOfANewKey(t *testing.T) {
 	const writers = 50
-	m := newMarket(t, func(c *pgxpool.Config) { c.MaxConns = writers })
-	m.open("a", 4, nil)
-	m.open("b", 4, nil)
-	for _, p := range []parcel{{topic: moved, key: "77"}, {topic: cancelled, key: "new"}} {
-		var ready, done sync.WaitGroup
-		ready.Add(writers)
-		for i := range writers {
-			done.Go(func() {
-				conn, err := m.pool.Acquire(t.Context())
-				ready.Done()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				ready.Wait() // everybody has a connection
-				conn.Release()
-				if err := m.publish(t.Context(), p.topic == cancelled && i%2 == 0, newParcel(p.topic, p.key)); err != nil {
-					t.Error(err)
-				}
-			})
+	eachDialect(t, func(t *testing.T, d dialect) {
+		m := newMarket(t, d, writers)
+		m.open("a", 4, nil)
+		m.open("b", 4, nil)
+		for _, p := range []parcel{{topic: moved, key: "77"}, {topic: cancelled, key: "new"}} {
+			var ready, done sync.WaitGroup
+			ready.Add(writers)
+			for i := range writers {
+				done.Go(func() {
+					here := sync.OnceFunc(ready.Done)
+					defer here()
+					// The first transaction makes sure that everybody has a connection.
+					err := m.inTx(t.Context(), func(execFunc, *events.Publisher) error {
+						here()
+						ready.Wait()
+						return nil
+					})
+					if err == nil {
+						err = m.publish(t.Context(), p.topic == cancelled && i%2 == 0, newParcel(p.topic, p.key))
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			done.Wait()
 		}
-		done.Wait()
-	}
-	m.drained()
-	if warehouse, _ := m.judge(); warehouse.Published != 2*writers {
-		t.Errorf("%d published, want %d", warehouse.Published, 2*writers)
-	}
+		m.drained()
+		if warehouse, _ := m.judge(); warehouse.Published != 2*writers {
+			t.Errorf("%d published, want %d", warehouse.Published, 2*writers)
+		}
+	})
 }
 
 // Transactions that publish several keys in several calls can deadlock, and with
 // them whoever else waits for these keys. It is always a retriable error, and
 // whoever tries again loses no order.
 func TestADeadlockIsRetriable(t *testing.T) {
-	m := newMarket(t, func(c *pgxpool.Config) {
-		c.MaxConns = 12
-		c.ConnConfig.RuntimeParams["deadlock_timeout"] = "10ms"
-	})
-	m.open("a", 4, nil)
-	m.open("b", 4, nil)
-	var mu sync.Mutex
-	deadlocks := 0
-	m.traffic(12, 25, func(ctx context.Context, random *rand.Rand) error {
-		list := []parcel{newParcel(cancelled, orderKey(random)), newParcel(cancelled, orderKey(random)), newParcel(cancelled, orderKey(random))}
-		sorted := random.IntN(3) == 0
-		if sorted {
-			slices.SortFunc(list, func(a, b parcel) int { return strings.Compare(a.key, b.key) })
-		}
-		for {
-			err := postgres.InTx(ctx, m.pool, func(tx pgx.Tx, pub *events.Publisher) error {
-				for _, p := range list {
-					if err := pub.All(ctx, p.event()); err != nil {
-						return err
-					}
-				}
-				return count(ctx, tx, list...)
-			})
-			var retriable *event.RetryableError
-			if !errors.As(err, &retriable) {
-				return err
+	eachDialect(t, func(t *testing.T, d dialect) {
+		m := newMarket(t, d, 12)
+		m.open("a", 4, nil)
+		m.open("b", 4, nil)
+		var deadlocks atomic.Int64
+		m.traffic(12, m.deadlocking, func(ctx context.Context, random *rand.Rand) error {
+			list := []parcel{newParcel(cancelled, orderKey(random)), newParcel(cancelled, orderKey(random)), newParcel(cancelled, orderKey(random))}
+			if random.IntN(3) == 0 {
+				slices.SortFunc(list, func(a, b parcel) int { return strings.Compare(a.key, b.key) })
 			}
-			mu.Lock()
-			deadlocks++
-			mu.Unlock()
+			for {
+				err := m.inTx(ctx, func(exec execFunc, pub *events.Publisher) error {
+					for _, p := range list {
+						if err := pub.All(ctx, p.event()); err != nil {
+							return err
+						}
+					}
+					return m.countParcels(ctx, exec, list...)
+				})
+				var retriable *event.RetryableError
+				if !errors.As(err, &retriable) {
+					return err
+				}
+				deadlocks.Add(1)
+			}
+		})
+		m.drained()
+		m.judge()
+		if deadlocks.Load() == 0 {
+			t.Error("nothing deadlocked: the test shows nothing")
 		}
+		t.Logf("%d deadlocks", deadlocks.Load())
 	})
-	m.drained()
-	m.judge()
-	if deadlocks == 0 {
-		t.Error("nothing deadlocked: the test shows nothing")
-	}
-	t.Logf("%d deadlocks", deadlocks)
 }
 
 // playHolder publishes a message of one key, says so, and commits when it is
 // told to by the end of its input.
 func playHolder(ctx context.Context) error {
-	conn, err := pgx.Connect(context.Background(), os.Getenv(databaseEnv))
+	background := context.Background()
+	url := os.Getenv(databaseEnv)
+	tr, err := dialectOf(url).open(background, url, 2)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.Background())
+	defer tr.close()
 	p := parcel{cancelled, "held", os.Getenv(targetEnv)}
-	return pgx.BeginFunc(context.Background(), conn, func(tx pgx.Tx) error {
-		if err := errors.Join(postgres.In(tx).All(context.Background(), p.event()), count(context.Background(), tx, p)); err != nil {
+	return tr.ownTx(background, func(exec execFunc, pub *events.Publisher) error {
+		if err := errors.Join(pub.All(background, p.event()), tr.countParcels(background, exec, p)); err != nil {
 			return err
 		}
 		fmt.Println("held")
@@ -442,46 +448,57 @@ func playHolder(ctx context.Context) error {
 // this key wait for it; everybody else, and the boxes, go on. When it commits,
 // late, its message still comes first.
 func TestAKeyHeldByAnotherProcessHoldsBackNobodyElse(t *testing.T) {
-	m := newMarket(t, nil)
-	m.open("a", 4, nil)
-	m.open("b", 4, nil)
-	holder := play(t, "holder", m.url, event.NewUUID().String())
-	if line := holder.line(t); line != "held" {
-		t.Fatalf("the holder said %q", line)
-	}
-	waiters := make(chan error, 3)
-	for i := range cap(waiters) {
-		go func() { waiters <- m.publish(t.Context(), i == 0, newParcel(cancelled, "held")) }()
-	}
-	eventually(t, 20*time.Second, "writers of the key to wait", func() bool {
-		var n int
-		err := m.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
-		if err != nil {
-			t.Fatal(err)
+	eachDialect(t, func(t *testing.T, d dialect) {
+		m := newMarket(t, d, 8)
+		m.open("a", 4, nil)
+		m.open("b", 4, nil)
+		holder := play(t, "holder", m.url, event.NewUUID().String())
+		if line := holder.line(t); line != "held" {
+			t.Fatalf("the holder said %q", line)
 		}
-		return n == cap(waiters)
+		waiters := make(chan error, 3)
+		for i := range cap(waiters) {
+			go func() { waiters <- m.patiently(t.Context(), i == 0, newParcel(cancelled, "held")) }()
+		}
+		eventually(t, patience, "writers of the key to wait", func() bool {
+			n, err := m.lockWaiters(t.Context(), m.db)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n == cap(waiters)
+		})
+		others := rand.New(rand.NewPCG(1, 1))
+		for range 100 {
+			if err := m.publish(t.Context(), others.IntN(2) == 0, newParcel(cancelled, orderKey(others))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.drained() // with the lock still held
+		select {
+		case err := <-waiters:
+			t.Fatalf("a writer of the key did not wait: %v", err)
+		default:
+		}
+		holder.stop()
+		for range cap(waiters) {
+			if err := <-waiters; err != nil {
+				t.Error(err)
+			}
+		}
+		m.drained()
+		if warehouse, _ := m.judge(); warehouse.Published != 104 {
+			t.Errorf("%d published, want 104", warehouse.Published)
+		}
 	})
-	others := rand.New(rand.NewPCG(1, 1))
-	for range 100 {
-		if err := m.publish(t.Context(), others.IntN(2) == 0, newParcel(cancelled, orderKey(others))); err != nil {
-			t.Fatal(err)
+}
+
+// patiently publishes again while a lock is not to be had in time.
+func (m *market) patiently(ctx context.Context, plain bool, p parcel) error {
+	for {
+		err := m.publish(ctx, plain, p)
+		var retriable *event.RetryableError
+		if !errors.As(err, &retriable) {
+			return err
 		}
-	}
-	m.drained() // with the lock still held
-	select {
-	case err := <-waiters:
-		t.Fatalf("a writer of the key did not wait: %v", err)
-	default:
-	}
-	holder.stop()
-	for range cap(waiters) {
-		if err := <-waiters; err != nil {
-			t.Error(err)
-		}
-	}
-	m.drained()
-	if warehouse, _ := m.judge(); warehouse.Published != 104 {
-		t.Errorf("%d published, want 104", warehouse.Published)
 	}
 }

@@ -11,17 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lanebox/lanebox/examples/reference/internal/events"
-	"github.com/lanebox/lanebox/examples/reference/internal/events/postgres"
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/ordertest"
 	"github.com/lanebox/lanebox/runtime/outbox"
-	"github.com/lanebox/lanebox/runtime/storetest/testpg"
 )
 
 const (
@@ -32,12 +26,12 @@ const (
 	unsettled = 256
 )
 
-// crashKills is the number of processes that are killed; make crash kills more.
-func crashKills() int {
+// kills is the number of processes that are killed; make crash kills more.
+func (d dialect) kills() int {
 	if os.Getenv("LANEBOX_TEST_FULL") != "" {
-		return 400
+		return 8 * d.crashes
 	}
-	return 50
+	return d.crashes
 }
 
 // Processes are killed with SIGKILL while messages flow to an HTTP sink in
@@ -46,9 +40,11 @@ func crashKills() int {
 // The killer waits for progress, not for time: each kill lets the writers
 // publish some more, and the next one comes when most of that has arrived.
 func TestKilledProcessesKeepThePromise(t *testing.T) {
-	ctx := t.Context()
-	url, pool := database(t)
-	kills := crashKills()
+	eachDialect(t, func(t *testing.T, d dialect) { crashPublishing(t, d.newTrader(t, crashWriters), d.kills()) })
+}
+
+func crashPublishing(t *testing.T, tr *trader, kills int) {
+	ctx, url := t.Context(), tr.url
 	total := 400 * kills
 
 	file := filepath.Join(t.TempDir(), "ledger")
@@ -76,7 +72,7 @@ func TestKilledProcessesKeepThePromise(t *testing.T) {
 	var writers sync.WaitGroup
 	published := make([]string, crashWriters) // each writer's ledger
 	for w := range crashWriters {
-		writers.Go(func() { published[w] = writeWith(t, ctx, pool, w, total/crashWriters, allowance) })
+		writers.Go(func() { published[w] = writeWith(t, ctx, tr, w, total/crashWriters, allowance) })
 	}
 
 	var pollers [crashPollers]*child
@@ -87,7 +83,7 @@ func TestKilledProcessesKeepThePromise(t *testing.T) {
 	grant(granted)
 	for k := range kills {
 		before := accepted()
-		eventually(t, 2*time.Minute, "progress after a kill", func() bool {
+		eventually(t, patience, "progress after a kill", func() bool {
 			n := accepted()
 			return n >= before+200 || n >= granted
 		})
@@ -100,7 +96,7 @@ func TestKilledProcessesKeepThePromise(t *testing.T) {
 		}
 	}
 	writers.Wait()
-	eventually(t, 2*time.Minute, "the outbox to be empty", func() bool { return waiting(t, ctx, pool) == 0 })
+	eventually(t, patience, "the outbox to be empty", func() bool { return tr.waiting(t) == 0 })
 	for _, p := range pollers {
 		p.stop()
 	}
@@ -131,7 +127,7 @@ func TestKilledProcessesKeepThePromise(t *testing.T) {
 // of them. Every writer has keys of its own, so that the order in which it
 // commits is the commit order of each key. One in eight transactions is plain
 // SQL, one in eight rolls back first.
-func writeWith(t *testing.T, ctx context.Context, pool *pgxpool.Pool, writer, n int, allowance <-chan struct{}) string {
+func writeWith(t *testing.T, ctx context.Context, tr *trader, writer, n int, allowance <-chan struct{}) string {
 	var text strings.Builder
 	ledger := ordertest.NewWriter(&text)
 	for i := range n {
@@ -143,18 +139,17 @@ func writeWith(t *testing.T, ctx context.Context, pool *pgxpool.Pool, writer, n 
 		key := fmt.Sprintf("key-%d", writer+crashWriters*(i%(crashKeys/crashWriters+1)))
 		id := event.NewUUID()
 		if i%8 == 0 {
-			pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			tr.ownTx(ctx, func(_ execFunc, pub *events.Publisher) error {
 				cancelled := events.OrderCancelled{OrderID: events.NewOrderID(key), Reason: "never committed"}
-				if err := postgres.In(tx).OrderCancelled(ctx, cancelled); err != nil {
+				if err := pub.OrderCancelled(ctx, cancelled); err != nil {
 					t.Errorf("publish: %v", err)
 				}
 				return fmt.Errorf("roll back")
 			})
 		}
-		err := postgres.InTx(ctx, pool, func(tx pgx.Tx, pub *events.Publisher) error {
+		err := tr.inTx(ctx, func(exec execFunc, pub *events.Publisher) error {
 			if i%8 == 4 {
-				_, err := tx.Exec(ctx, `INSERT INTO outbox (id, topic, key, payload) VALUES ($1, 'return.accepted', $2, '{}')`, id.String(), key)
-				return err
+				return exec(ctx, tr.insertID, id.String(), "return.accepted", key)
 			}
 			return pub.OrderCancelled(ctx, events.OrderCancelled{OrderID: events.NewOrderID(key), Reason: "test"}, outbox.WithID[events.OrderID](id))
 		})
@@ -171,10 +166,13 @@ func writeWith(t *testing.T, ctx context.Context, pool *pgxpool.Pool, writer, n 
 // letters after its attempts, plus one delivery before anybody suspected it, and
 // none of its five hundred neighbours is charged.
 func TestMessageThatKillsTheProcessDiesAlone(t *testing.T) {
-	ctx := t.Context()
-	url, pool := database(t)
+	eachDialect(t, func(t *testing.T, d dialect) { killByMessage(t, d.newTrader(t, 4)) })
+}
+
+func killByMessage(t *testing.T, tr *trader) {
+	ctx, url := t.Context(), tr.url
 	const healthy, attempts = 500, 3
-	err := postgres.InTx(ctx, pool, func(tx pgx.Tx, pub *events.Publisher) error {
+	err := tr.inTx(ctx, func(_ execFunc, pub *events.Publisher) error {
 		var list []events.Event
 		for i := range healthy {
 			if i == healthy/2 {
@@ -191,14 +189,14 @@ func TestMessageThatKillsTheProcessDiesAlone(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "begun")
 	deaths := 0
 	victim := play(t, "victim", url, file)
-	eventually(t, 2*time.Minute, "everything to be delivered or dead", func() bool {
+	eventually(t, patience, "everything to be delivered or dead", func() bool {
 		select {
 		case <-victim.exited:
 			deaths++
 			victim = play(t, "victim", url, file)
 		default:
 		}
-		return waiting(t, ctx, pool) == 0
+		return tr.waiting(t) == 0
 	})
 	victim.stop()
 
@@ -226,37 +224,17 @@ func TestMessageThatKillsTheProcessDiesAlone(t *testing.T) {
 	}
 	var key, reason string
 	var recorded int
-	if err := pool.QueryRow(ctx, `SELECT key, attempts, reason FROM outbox_dead`).Scan(&key, &recorded, &reason); err != nil {
+	if err := tr.db.QueryRowContext(ctx, `SELECT "key", attempts, reason FROM outbox_dead`).Scan(&key, &recorded, &reason); err != nil {
 		t.Fatal(err)
 	}
 	if key != "poison" || recorded != attempts {
 		t.Errorf("%s is dead after %d attempts (%s), want poison after %d", key, recorded, reason, attempts)
 	}
 	var dead, held int
-	if err := pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM outbox_dead), (SELECT count(*) FROM lane_hold)`).Scan(&dead, &held); err != nil {
+	if err := tr.db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM outbox_dead), (SELECT count(*) FROM lane_hold)`).Scan(&dead, &held); err != nil {
 		t.Fatal(err)
 	}
 	if dead != 1 || held != 0 {
 		t.Errorf("%d dead letters and %d holds, want 1 and 0", dead, held)
 	}
-}
-
-// database returns a migrated database and a pool on it.
-func database(t *testing.T) (string, *pgxpool.Pool) {
-	t.Helper()
-	url := testpg.URL(t)
-	pool := testpg.Pool(t, url, nil)
-	if _, err := postgres.Migrate(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
-	return url, pool
-}
-
-// waiting counts the messages in the outbox.
-func waiting(t *testing.T, ctx context.Context, pool *pgxpool.Pool) (n int) {
-	t.Helper()
-	if err := pool.QueryRow(ctx, `SELECT count(*) FROM outbox`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lanebox/lanebox/examples/reference/internal/events"
 	"github.com/lanebox/lanebox/runtime/event"
@@ -33,7 +32,7 @@ func seen[E schedule.Event](m *market, scope string) (n int) {
 // about to settle, waits for the row of the bucket, and must change nothing.
 func TestATokenHandedOutTwiceLetsNoStaleOwnerSettle(t *testing.T) {
 	ctx := t.Context()
-	m := newMarket(t, nil)
+	m := newMarket(t, dialects[0], 0)
 	begun, finish := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	m.open("a", 8, func(context.Context, event.Message) error {
@@ -47,7 +46,7 @@ func TestATokenHandedOutTwiceLetsNoStaleOwnerSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-begun
-	err := pgx.BeginFunc(ctx, m.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, connection(t, m.url), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE lane_bucket SET token = token - 1, owner = NULL WHERE scope = $1`, events.WarehouseDestination)
 		if err != nil {
 			return err
@@ -60,7 +59,7 @@ func TestATokenHandedOutTwiceLetsNoStaleOwnerSettle(t *testing.T) {
 		close(finish)
 		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 			var settling bool
-			if err := m.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+			if err := m.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
 				AND wait_event_type = 'Lock' AND query LIKE '%OutboxSettle%')`).Scan(&settling); err != nil || settling {
 				return err
 			}
@@ -72,14 +71,14 @@ func TestATokenHandedOutTwiceLetsNoStaleOwnerSettle(t *testing.T) {
 	}
 	eventually(t, 20*time.Second, "the old owner to notice", func() bool { return seen[schedule.LeaseLost](m, "warehouse") > 0 })
 	var left int
-	if err := m.pool.QueryRow(ctx, `SELECT count(*) FROM outbox WHERE destination = $1`, events.WarehouseDestination).Scan(&left); err != nil {
+	if err := m.db.QueryRowContext(ctx, `SELECT count(*) FROM outbox WHERE destination = $1`, events.WarehouseDestination).Scan(&left); err != nil {
 		t.Fatal(err)
 	}
 	if left != 2 {
 		t.Errorf("%d messages are left, want 2: a stale owner settled", left)
 	}
 	// The new owner dies; the box takes over.
-	if _, err := m.pool.Exec(ctx, `UPDATE lane_bucket SET lease_until = clock_timestamp() - interval '1 s' WHERE owner = 'restored'`); err != nil {
+	if _, err := m.db.ExecContext(ctx, `UPDATE lane_bucket SET lease_until = clock_timestamp() - interval '1 s' WHERE owner = 'restored'`); err != nil {
 		t.Fatal(err)
 	}
 	m.drained()
@@ -93,7 +92,7 @@ func TestATokenHandedOutTwiceLetsNoStaleOwnerSettle(t *testing.T) {
 // as no lease is lost nothing is repeated.
 func TestConnectionsCutAtRandomLoseNothing(t *testing.T) {
 	const kills = 40
-	m := newMarket(t, func(c *pgxpool.Config) { c.MaxConns = 8 })
+	m := newMarket(t, dialects[0], 8)
 	m.open("a", 4, nil)
 	m.open("b", 4, nil)
 	ctx, stop := context.WithCancel(t.Context())
@@ -139,7 +138,6 @@ func TestConnectionsCutAtRandomLoseNothing(t *testing.T) {
 		}
 		return n == 0
 	})
-	m.pool.Reset() // what was cut and is idle
 	warehouse, ledger := m.judge()
 	lost := seen[schedule.LeaseLost](m, "warehouse") + seen[schedule.LeaseLost](m, "ledger")
 	failed := seen[schedule.DatabaseFailed](m, "warehouse") + seen[schedule.DatabaseFailed](m, "ledger")

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lanebox/lanebox/examples/reference/internal/events"
 	"github.com/lanebox/lanebox/examples/reference/internal/events/postgres"
@@ -100,7 +99,7 @@ func playPoller(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return runBox(ctx, postgres.Config{Warehouse: warehouse})
+	return runBox(ctx, parts{warehouse: warehouse})
 }
 
 // playVictim runs the service with a search index that is killed by one
@@ -120,22 +119,17 @@ func playVictim(ctx context.Context) error {
 		}
 		return nil
 	})
-	return runBox(ctx, postgres.Config{Search: search})
+	return runBox(ctx, parts{search: search})
 }
 
-// runBox fills in what the role does not care about and runs until ctx ends.
-func runBox(ctx context.Context, c postgres.Config) error {
-	pool, err := pgxpool.New(ctx, os.Getenv(databaseEnv))
+// runBox runs the service until ctx ends.
+func runBox(ctx context.Context, p parts) error {
+	url := os.Getenv(databaseEnv)
+	box, closePool, err := dialectOf(url).service(ctx, url, p)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	fillIn(&c)
-	c.PollInterval = 100 * time.Millisecond
-	box, err := postgres.New(pool, c)
-	if err != nil {
-		return err
-	}
+	defer closePool()
 	return box.Run(ctx)
 }
 
