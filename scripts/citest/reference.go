@@ -21,7 +21,7 @@ const (
 // relative to the repository's root.
 func referenceSQL(root string) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for _, dialect := range []string{"postgres", "sqlite"} {
+	for _, dialect := range []string{"postgres", "sqlite", "sqlserver"} {
 		for pattern, to := range map[string]string{
 			"*.sql":            filepath.Join(sqlFolder, dialect),
 			"migrations/*.sql": filepath.Join(sqlFolder, "migration", dialect),

@@ -22,7 +22,7 @@ func TestReferenceSQL(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, dialect := range []string{"postgres", "sqlite"} {
+	for _, dialect := range []string{"postgres", "sqlite", "sqlserver"} {
 		write(referenceOutput+"/"+dialect+"/schema.sql", dialect)
 		write(referenceOutput+"/"+dialect+"/migrations/0001_outbox.sql", dialect)
 	}
