@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	maxShards        = 1000
+	maxShards        = 1000   // of a flow
+	maxAllShards     = 20_000 // of a schema
 	maxDeliveryLimit = 1_000_000
 	maxPriority      = 255
 	maxPrefetch      = 65_535 // a 16-bit number in AMQP
@@ -212,6 +213,10 @@ func (r *resolver) shards(count schema.Value[int64], pattern schema.Text, what s
 		return nil
 	case !shardPattern.MatchString(pattern.V):
 		r.report(pattern.Mark, "shard-queue", "write %02d once, and no other %", "%s: shard_queue %q is not a name with one place for a number", what, pattern.V)
+		return nil
+	}
+	if r.allShards += n; r.allShards > maxAllShards {
+		r.report(count.Mark, "out-of-range", "", "%s: the schema has more than %d shards", what, maxAllShards)
 		return nil
 	}
 	names := make([]string, n)

@@ -105,6 +105,7 @@ type resolver struct {
 	destinations map[string]*model.Destination
 	sources      map[string]bool
 	numbers      map[int32]naming.Use
+	allShards    int // of all flows so far
 	// meant are the names that a misspelled reference was probably meant to be; what
 	// is said of them besides would be about the same mistake.
 	meant map[string]bool

@@ -189,6 +189,11 @@ func TestLongTexts(t *testing.T) {
 		"pattern":     {"events: {}\ndestinations: {d: {type: http}}\nroutes: [{events: [%s], to: d}]", "has a name of 256 bytes; the limit is 255"},
 		"field":       {"events: {a.b: {fields: {%s: string}}}\ndestinations: {d: {type: http}}\nroutes: [{events: \"*\", to: d}]", "has a name of 256 bytes; the limit is 255"},
 		"destination": {"destinations: {%s: {type: http}}", "has a name of 256 bytes; the limit is 63"},
+		"shard":       {"destinations: {d: {type: rabbitmq, ordered: true, shards: 10, shard_queue: \"%%d%s\"}}", "has 257 bytes; the limit is 255"},
+		"routing key": {"destinations: {d: {type: rabbitmq, exchange: x, routing_key: %s}}", "longer than 255 bytes"},
+		"subject":     {"destinations: {d: {type: nats, stream: x, subject: %s}}", "longer than 255 bytes"},
+		"kafka topic": {"destinations: {d: {type: kafka, topic: %s}}", "topic has 256 bytes; the limit is 249"},
+		"group":       {"sources: {s: {type: kafka, topic: x, group: %s}}", "group has 256 bytes; the limit is 200"},
 		"const":       {"keys: {k: {const: %s}}", "const has 256 bytes; the limit is 255"},
 		"prefix":      {"keys: {k: {type: string, prefix: %s}}", "prefix has 256 bytes; the limit is 127"},
 		"together":    {"keys: {k: {const: %[2]s, prefix: %[2]s, doc: %[1]s}}", "prefix has 128 bytes; the limit is 127"},
@@ -198,6 +203,20 @@ func TestLongTexts(t *testing.T) {
 		if !slices.ContainsFunc(strings.Split(found.Err().Error(), "\n"), func(s string) bool { return strings.Contains(s, c.want) }) {
 			t.Errorf("%s: got %v, want %s", name, found, c.want)
 		}
+	}
+}
+
+// TestShardsAreBounded: a schema of nothing but shards does not fill memory.
+func TestShardsAreBounded(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("version: 1\ndialects: [postgres]\ndestinations:\n")
+	for i := range 100 {
+		fmt.Fprintf(&b, "  d%d: {type: rabbitmq, ordered: true, shards: 1000}\n", i)
+	}
+	_, found := load([]byte(b.String()))
+	want := `destination "d20": the schema has more than 20000 shards`
+	if found.Errors() != 80 || !strings.Contains(found.Err().Error(), want) {
+		t.Errorf("got %d errors, want 80 with %s:\n%v", found.Errors(), want, found.Err())
 	}
 }
 

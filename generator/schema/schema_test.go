@@ -132,6 +132,10 @@ func TestJSONSchema(t *testing.T) {
 		"{version: 1, events: {a.b: {fields: {x: [string, string]}}}}",
 		"{version: 1, routes: [{events: x}]}",
 		"{version: 1, sources: {s: {type: http, event_type_path: type}}}",
+		"{version: 1, destinations: {d: {type: sqs}}}",
+		"{version: 1, destinations: {d: {type: kafka, topics: [x]}}}",
+		"{version: 1, destinations: {d: {type: rabbitmq, stream: 1}}}",
+		"{version: 1, sources: {s: {type: rabbitmq, routingKey: x}}}",
 	} {
 		if v.check(root, decode(t, []byte(bad)), "$") == "" {
 			t.Errorf("accepted: %s", bad)
