@@ -92,29 +92,3 @@ func sqliteDB(db *sql.DB) *storetest.DB[*sql.Tx] {
 		},
 	}, store)
 }
-
-// printRows writes every row of a table.
-func printRows(ctx context.Context, db *sql.DB, table string, out interface{ Write([]byte) (int, error) }) error {
-	rows, err := db.QueryContext(ctx, `SELECT * FROM `+table)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	columns, err := rows.Columns()
-	if err != nil {
-		return err
-	}
-	values := make([]any, len(columns))
-	for i := range values {
-		values[i] = new(any)
-	}
-	for rows.Next() {
-		if err := rows.Scan(values...); err != nil {
-			return err
-		}
-		for _, v := range values {
-			fmt.Fprintf(out, "%v|", *v.(*any))
-		}
-	}
-	return rows.Err()
-}

@@ -2,6 +2,8 @@ package reference
 
 import (
 	"context"
+	"database/sql"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -90,6 +92,32 @@ func column(n lane.Scope) (table, column string) {
 		return "outbox", "destination"
 	}
 	return "inbox", "scope"
+}
+
+// printRows writes every row of a table.
+func printRows(ctx context.Context, db *sql.DB, table string, out interface{ Write([]byte) (int, error) }) error {
+	rows, err := db.QueryContext(ctx, `SELECT * FROM `+table)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	values := make([]any, len(columns))
+	for i := range values {
+		values[i] = new(any)
+	}
+	for rows.Next() {
+		if err := rows.Scan(values...); err != nil {
+			return err
+		}
+		for _, v := range values {
+			fmt.Fprintf(out, "%v|", *v.(*any))
+		}
+	}
+	return rows.Err()
 }
 
 func TestPostgresStore(t *testing.T) {
