@@ -80,9 +80,13 @@ func fakeStores(m *module, model *model.Model) {
 	for _, dialect := range model.Dialects {
 		tx, handle := "*sql.Tx", "*sql.DB"
 		imports := `"database/sql"`
-		if dialect == "postgres" {
+		switch dialect {
+		case "postgres":
 			tx, handle = "pgx.Tx", "*pgxpool.Pool"
 			imports += "\n\t\"github.com/jackc/pgx/v5\"\n\t\"github.com/jackc/pgx/v5/pgxpool\""
+		case "sqlserver":
+			handle += ", time.Duration"
+			imports += "\n\t\"context\"\n\t\"log/slog\"\n\t\"time\""
 		}
 		var b strings.Builder
 		fmt.Fprintf(&b, `// Package %[1]s has a store without a database.
@@ -114,6 +118,9 @@ func Appender(%[3]s) outbox.Appender { return nil }
 
 func SQLAppender(*sql.Tx) outbox.Appender { return nil }
 `, dialect, imports, tx, handle)
+		if dialect == "sqlserver" {
+			b.WriteString("\nfunc (s *Store) Start(context.Context, *slog.Logger) error { return nil }\n")
+		}
 		for _, d := range model.Destinations {
 			fmt.Fprintf(&b, "\nfunc (s *Store) %sDestination() fakeScope { return fakeScope{} }\n", d.GoName)
 		}

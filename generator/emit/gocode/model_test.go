@@ -159,7 +159,7 @@ func rich() *model.Model {
 			Package: "events", Out: "internal/events", Import: "example.com/shop/internal/events",
 			Packages: map[string]string{"example.com/shop/orders": "orders", "example.com/shop/go-carriers/v2": "carriers"},
 		},
-		Dialects: []string{"postgres", "sqlite"}, Database: model.Database{Schema: "public"}, Binary: true,
+		Dialects: []string{"postgres", "sqlite", "sqlserver"}, Binary: true,
 		Keys: keys, Events: events, Destinations: destinations,
 		Sources: []model.Source{
 			{Name: "local", GoName: "Local", Number: 104, Type: "handler"},
