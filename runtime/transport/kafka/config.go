@@ -97,15 +97,18 @@ const (
 	maxBatchBytes = 512 << 20
 )
 
-// connection returns the options of every client.
+// connection returns the options of every client: defaults, what the service sets
+// over them, and what it cannot change.
 func (c *Config) connection() []kgo.Opt {
-	return append(slices.Clone(c.Options),
-		kgo.SeedBrokers(c.Brokers...),
+	options := []kgo.Opt{
 		kgo.WithLogger(clientLog{c.Logger}),
 		kgo.RetryBackoffFn(retryBackoff),
-		kgo.MetadataMinAge(250*time.Millisecond),
+		kgo.MetadataMinAge(250 * time.Millisecond),
 		kgo.RequestTimeoutOverhead(max(time.Second, c.Timeout/2)),
-	)
+		kgo.FetchMaxBytes(16 << 20),
+	}
+	options = append(options, c.Options...)
+	return append(options, kgo.SeedBrokers(c.Brokers...))
 }
 
 // retryBackoff keeps the client's retries frequent enough that an outage of a

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
@@ -52,7 +53,10 @@ func NewSource(c Config, from topology.KafkaSource) (*Source, error) {
 		config: c, from: from, decoder: decoder, log: c.Logger.With("source", from.Name),
 		storing: make(chan struct{}, c.MaxStoring),
 	}
-	client, err := newClient(s.options(nil)) // finds wrong options
+	if err := kgo.ValidateOpts(s.options(nil)...); err != nil {
+		return fail(err)
+	}
+	client, err := newClient(c.connection()) // finds options that are refused; it connects to nothing
 	if err != nil {
 		return fail(err)
 	}
@@ -94,8 +98,7 @@ const (
 
 // options returns those of a member; m may be nil to see whether they work.
 func (s *Source) options(m *member) []kgo.Opt {
-	options := append([]kgo.Opt{kgo.FetchMaxBytes(16 << 20)}, s.config.connection()...)
-	options = append(options,
+	options := append(s.config.connection(),
 		kgo.ConsumerGroup(s.from.Group),
 		kgo.ConsumeTopics(s.from.Topics...),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
@@ -119,18 +122,16 @@ func (s *Source) options(m *member) []kgo.Opt {
 // the transactions in hand and commits what was stored. The client reconnects by
 // itself, for ever.
 func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
+	if s.from.Start == "last" && s.begin(ctx) != nil {
+		return nil // ctx ended
+	}
 	m := &member{source: s, receiver: r, workers: map[place]*worker{}}
-	client, err := newClient(s.options(m))
+	client, err := newClient(s.options(m)) // joins the group
 	if err != nil {
 		return fmt.Errorf("kafka source %s: %w", s.from.Name, err)
 	}
 	m.client = client
 	defer m.close(ctx)
-	if s.from.Start == "last" {
-		if err := s.begin(ctx); err != nil {
-			return nil // ctx ended
-		}
-	}
 	m.poll(ctx)
 	return nil
 }
@@ -164,7 +165,7 @@ func (s *Source) tryBegin(ctx context.Context) error {
 	defer cancel()
 	admin := kadm.NewClient(client)
 	committed, err := admin.FetchOffsetsForTopics(ctx, s.from.Group, s.from.Topics...)
-	if err != nil {
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return err
 	}
 	found := false

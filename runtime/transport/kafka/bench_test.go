@@ -1,0 +1,146 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/lanebox/lanebox/runtime/event"
+)
+
+// benchmarkTopic returns a topic on the real cluster, if one is named, or on kfake
+// without files.
+func benchmarkTopic(b *testing.B) (addresses []string, topic string) {
+	if addresses = realCluster(); addresses == nil {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(cluster.Close)
+		addresses = cluster.ListenAddrs()
+	}
+	return addresses, newTopic(b, addresses, 8, nil)
+}
+
+// rawClient is the client alone, with the settings that make it safe.
+func rawClient(b *testing.B, addresses []string) *kgo.Client {
+	return client(b, addresses, kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(0))
+}
+
+func benchmarkMessage(key string, n int64) event.Message {
+	m := newMessage(key, n)
+	m.Payload = []byte(`{"order":"0123456789","customer":"abcdefghij","amount":"12.50","currency":"EUR","items":[1,2,3,4,5]}`)
+	return m
+}
+
+func record(b *testing.B, topic string, m event.Message) *kgo.Record {
+	r, err := encode(topic, "lanebox", m)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+func rate(b *testing.B) { b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s") }
+
+// BenchmarkHotKey sends the messages of one key: each after the answer to the one
+// before, and in runs.
+func BenchmarkHotKey(b *testing.B) {
+	b.Run("raw-one-by-one", func(b *testing.B) {
+		addresses, topic := benchmarkTopic(b)
+		raw := rawClient(b, addresses)
+		for n := int64(0); b.Loop(); n++ {
+			if err := raw.ProduceSync(context.Background(), record(b, topic, benchmarkMessage("k", n))).FirstErr(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		rate(b)
+	})
+	b.Run("lanebox-runs", func(b *testing.B) {
+		addresses, topic := benchmarkTopic(b)
+		d := newDestination(b, Config{Brokers: addresses}, topic)
+		b.ResetTimer()
+		for sent := 0; sent < b.N; {
+			run := make([]event.Message, min(d.MaxRun(), b.N-sent))
+			for i := range run {
+				run[i] = benchmarkMessage("k", int64(sent+i))
+			}
+			n, err := d.SendRun(context.Background(), run)
+			if err != nil {
+				b.Fatal(err)
+			}
+			sent += n
+		}
+		rate(b)
+	})
+}
+
+// BenchmarkManyKeys sends the messages of 1000 keys. The raw client sends without
+// any bound on what is open; lanebox sends from lanes side by side, each of which
+// waits for its answer.
+func BenchmarkManyKeys(b *testing.B) {
+	const keys = 1000
+	names := make([]string, keys)
+	for k := range names {
+		names[k] = fmt.Sprintf("key-%d", k)
+	}
+	b.Run("raw", func(b *testing.B) {
+		addresses, topic := benchmarkTopic(b)
+		raw := rawClient(b, addresses)
+		var open sync.WaitGroup
+		var failed atomic.Int64
+		b.ResetTimer()
+		for n := range b.N {
+			open.Add(1)
+			raw.Produce(context.Background(), record(b, topic, benchmarkMessage(names[n%keys], int64(n))), func(_ *kgo.Record, err error) {
+				if err != nil {
+					failed.Add(1)
+				}
+				open.Done()
+			})
+		}
+		open.Wait()
+		rate(b)
+		if n := failed.Load(); n > 0 {
+			b.Fatalf("%d failed", n)
+		}
+	})
+	for _, size := range []int{1, 4, 16} {
+		b.Run(fmt.Sprintf("lanebox-runs-of-%d", size), func(b *testing.B) {
+			addresses, topic := benchmarkTopic(b)
+			d := newDestination(b, Config{Brokers: addresses}, topic)
+			var next atomic.Int64
+			var lanes sync.WaitGroup
+			b.ResetTimer()
+			for k := range keys {
+				lanes.Go(func() {
+					for {
+						from := next.Add(int64(size)) - int64(size)
+						if from >= int64(b.N) {
+							return
+						}
+						run := make([]event.Message, min(int64(size), int64(b.N)-from))
+						for i := range run {
+							run[i] = benchmarkMessage(names[k], from+int64(i))
+						}
+						for len(run) > 0 {
+							n, err := d.SendRun(context.Background(), run)
+							if err != nil {
+								b.Error(err)
+								return
+							}
+							run = run[n:]
+						}
+					}
+				})
+			}
+			lanes.Wait()
+			rate(b)
+		})
+	}
+}
