@@ -251,13 +251,16 @@ var snippetImports = map[string]string{
 	"outbox":   modulePath + "/runtime/outbox",
 	"handler":  modulePath + "/runtime/transport/handler",
 	"webhook":  modulePath + "/runtime/transport/webhook",
+	"rabbitmq": modulePath + "/runtime/transport/rabbitmq",
+	"kafka":    modulePath + "/runtime/transport/kafka",
+	"natsjs":   modulePath + "/runtime/transport/natsjs",
 	"events":   "example.com/shop/internal/events",
 	"postgres": "example.com/shop/internal/events/postgres",
 }
 
 // snippetParams are the variables that Go in documents may use undeclared.
 const snippetParams = `ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx, pub *events.Publisher, mux *http.ServeMux,
-	box *postgres.Box, warehouse outbox.Destination, payments postgres.PaymentsHandler, returnsMap postgres.ReturnsMap`
+	box *postgres.Box, warehouse outbox.Destination, payments postgres.PaymentsHandler, deliveries postgres.DeliveriesHandler, returnsMap postgres.ReturnsMap`
 
 var declares = regexp.MustCompile(`(?m)\A(type|func|var|const) `)
 

@@ -444,8 +444,8 @@ func (r *resolver) natsDestination(d *schema.Destination, b *model.Broker, what 
 	if b.Subject = r.template(subject, what+": subject"); b.Subject != "" {
 		r.subject(schema.Text{Mark: subject.Mark, V: b.Subject}, false, what)
 	}
-	if first, _, _ := strings.Cut(b.Subject, "."); strings.Contains(first, "{") {
-		r.report(subject.Mark, "subject", "begin with a fixed word: orders.{key}", "%s: subject %q begins with a placeholder, so that its messages would share subjects with everything else", what, subject.V)
+	if first, _, _ := strings.Cut(b.Subject, "."); b.Declare && strings.Contains(first, "{") {
+		r.report(subject.Mark, "subject", "begin with a fixed word: orders.{key}; or write declare: false", "%s: subject %q begins with a placeholder, so that a stream for it would take everything", what, subject.V)
 	}
 }
 
