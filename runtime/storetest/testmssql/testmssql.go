@@ -11,8 +11,10 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"encoding/hex"
+	"errors"
 	"net/url"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,10 +53,7 @@ func URL(t testing.TB) string {
 	var random [6]byte
 	rand.Read(random[:])
 	name := "lanebox_test_" + hex.EncodeToString(random[:])
-	admin(t, server, func(ctx context.Context, db *sql.DB) error {
-		_, err := db.ExecContext(ctx, "CREATE DATABASE "+name)
-		return err
-	})
+	admin(t, server, func(ctx context.Context, db *sql.DB) error { return create(ctx, db, name) })
 	t.Cleanup(func() { admin(t, server, func(ctx context.Context, db *sql.DB) error { return drop(ctx, db, name) }) })
 	query := address.Query()
 	query.Set("database", name)
@@ -74,6 +73,21 @@ func admin(t testing.TB, server string, do func(ctx context.Context, db *sql.DB)
 	defer db.Close()
 	if err := do(ctx, db); err != nil {
 		t.Fatalf("%s: %v", Variable, err)
+	}
+}
+
+// Servers refuse to create a database while somebody else creates one: SQL Server,
+// and Babelfish.
+var meanwhile = []int32{1807, 33557097}
+
+// create creates a database.
+func create(ctx context.Context, db *sql.DB, name string) error {
+	for {
+		_, err := db.ExecContext(ctx, "CREATE DATABASE "+name)
+		var server interface{ SQLErrorNumber() int32 }
+		if !errors.As(err, &server) || !slices.Contains(meanwhile, server.SQLErrorNumber()) || ctx.Err() != nil {
+			return err
+		}
 	}
 }
 
