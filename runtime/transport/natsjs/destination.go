@@ -195,7 +195,7 @@ func (d *Destination) ready(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if d.link.current().Err() != nil || !d.link.conn.IsConnected() {
+	if d.link.current().Err() != nil {
 		return d.link.state()
 	}
 	if d.checked.Load() {

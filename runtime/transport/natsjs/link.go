@@ -35,6 +35,7 @@ type link struct {
 	session context.Context // ends when the connection is lost
 	end     context.CancelFunc
 	up      chan struct{} // closed while connected
+	why     error         // there is no connection
 }
 
 // newLink returns a link that connects in the background. It returns an error
@@ -151,8 +152,10 @@ func (l *link) connected(again bool) {
 }
 
 func (l *link) lost() {
+	why := l.conn.LastError()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.why = why
 	if l.session.Err() == nil {
 		l.end()
 		l.up = make(chan struct{})
@@ -191,12 +194,15 @@ func (l *link) waitConnected(ctx context.Context) error {
 	}
 }
 
-// state says why there is no connection.
+// state says why there is no connection. It does not ask the connection itself,
+// which answers nobody while a write hangs.
 func (l *link) state() error {
-	if err := l.conn.LastError(); err != nil {
-		return fmt.Errorf("no connection to NATS (%v): %w", l.conn.Status(), err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.why != nil {
+		return fmt.Errorf("no connection to NATS: %w", l.why)
 	}
-	return fmt.Errorf("no connection to NATS (%v)", l.conn.Status())
+	return errors.New("no connection to NATS")
 }
 
 // close ends the connection if it was made here.
