@@ -21,19 +21,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
-
 	"github.com/lanebox/lanebox/examples/reference/internal/events"
-	"github.com/lanebox/lanebox/examples/reference/internal/events/postgres"
 	"github.com/lanebox/lanebox/examples/reference/internal/events/sqlite"
 	"github.com/lanebox/lanebox/runtime/engine"
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/outbox"
 	sqlitestore "github.com/lanebox/lanebox/runtime/sqlstore/sqlite"
-	"github.com/lanebox/lanebox/runtime/storetest/testpg"
 	"github.com/lanebox/lanebox/runtime/transport/handler"
 	"github.com/lanebox/lanebox/runtime/transport/webhook"
 )
@@ -181,8 +175,7 @@ type service interface {
 func inboxService(ctx context.Context, database string, m mortal, warehouse outbox.Destination) (service, func(), error) {
 	var once sync.Once
 	observer := func(e engine.Event) { once.Do(func() { fmt.Println(e.Owner) }) }
-	const effect = `INSERT INTO effect (key, message) VALUES ($1, $2)`
-	if !strings.HasPrefix(database, "postgres:") {
+	if !strings.Contains(database, "://") {
 		db, err := sqlitestore.Open(database)
 		if err != nil {
 			return nil, nil, err
@@ -191,47 +184,20 @@ func inboxService(ctx context.Context, database string, m mortal, warehouse outb
 			Warehouse: warehouse, Ledger: idle, Mail: idle, Search: idle,
 			OrdersVerifier: webhook.Unsigned(), PaymentsVerifier: webhook.Unsigned(), ReturnsVerifier: webhook.Unsigned(),
 			Payments: payments[*sql.Tx]{mortal: m, note: func(ctx context.Context, tx *sql.Tx, key, id string) error {
-				_, err := tx.ExecContext(ctx, effect, key, id)
+				_, err := tx.ExecContext(ctx, `INSERT INTO effect (key, message) VALUES ($1, $2)`, key, id)
 				return err
 			}},
-			Stock:      nothingSQLite{},
+			Stock:      nothing[*sql.Tx]{},
 			ReturnsMap: func(_ context.Context, _ *sql.Tx, r inbox.Raw) ([]events.Event, error) { return m.mapReturn(r) },
 			Logger:     slog.New(slog.DiscardHandler),
 			Observer:   observer, PollInterval: 100 * time.Millisecond,
 		})
 		return box, func() { db.Close() }, err
 	}
-	pool, err := pgxpool.New(ctx, database)
-	if err != nil {
-		return nil, nil, err
-	}
-	c := postgres.Config{
-		Warehouse: warehouse, Observer: observer, PollInterval: 100 * time.Millisecond,
-		Payments: payments[pgx.Tx]{mortal: m, note: func(ctx context.Context, tx pgx.Tx, key, id string) error {
-			_, err := tx.Exec(ctx, effect, key, id)
-			return err
-		}},
-		ReturnsMap: func(_ context.Context, _ pgx.Tx, r inbox.Raw) ([]events.Event, error) { return m.mapReturn(r) },
-	}
-	fillIn(&c)
-	box, err := postgres.New(pool, c)
-	return box, pool.Close, err
+	return dialectOf(database).service(ctx, database, parts{warehouse: warehouse, mortal: &m, observer: observer})
 }
 
 var idle = handler.NewDestination(func(context.Context, event.Message) error { return nil })
-
-// nothingSQLite does nothing in transactions of SQLite.
-type nothingSQLite struct{}
-
-func (nothingSQLite) OrderPlaced(context.Context, *sql.Tx, inbox.Message[events.OrderPlaced]) error {
-	return nil
-}
-
-func (nothingSQLite) OrderCancelled(context.Context, *sql.Tx, inbox.Message[events.OrderCancelled]) error {
-	return nil
-}
-
-func (nothingSQLite) Other(context.Context, *sql.Tx, inbox.Raw) error { return nil }
 
 // Processes that receive, move and handle messages are killed with SIGKILL:
 // before a message is stored, between its commit and the answer, inside the
@@ -240,18 +206,9 @@ func (nothingSQLite) Other(context.Context, *sql.Tx, inbox.Raw) error { return n
 // order of the commits per aggregate (over all push sources together, or of one
 // pull source), goes into the outbox once, and has its effect once.
 func TestKilledReceiversRelaysAndWorkersKeepThePromise(t *testing.T) {
-	t.Run("PostgreSQL", func(t *testing.T) {
-		url := testpg.URL(t)
-		pool := testpg.Pool(t, url, nil)
-		if _, err := postgres.Migrate(t.Context(), pool); err != nil {
-			t.Fatal(err)
-		}
-		db, err := sql.Open("pgx", url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { db.Close() })
-		crashInbox(t, url, db, 30, `CREATE TABLE effect (n bigserial PRIMARY KEY, key text NOT NULL, message text NOT NULL)`, `clock_timestamp()`)
+	eachDialect(t, func(t *testing.T, d dialect) {
+		tr := d.newTrader(t, 2)
+		crashInbox(t, tr.url, tr.db, d.inboxCrashes, tr.effect, tr.now)
 	})
 	t.Run("SQLite", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "inbox.db")
@@ -313,11 +270,11 @@ func crashInbox(t *testing.T, database string, db *sql.DB, kills int, effectTabl
 				}
 			}
 		}
-		eventually(t, time.Minute, "a death: "+die, func() bool { crew.replace(); return crew.deaths > before })
+		eventually(t, patience, "a death: "+die, func() bool { crew.replace(); return crew.deaths > before })
 	}
 	close(work)
 	senders.Wait()
-	eventually(t, time.Minute, "everything to leave", func() bool {
+	eventually(t, patience, "everything to leave", func() bool {
 		crew.replace()
 		return crew.count(`SELECT (SELECT count(*) FROM inbox) + (SELECT count(*) FROM outbox)`) == 0
 	})
@@ -440,7 +397,7 @@ func (c *crew) count(query string) (n int) {
 func (c *crew) judge(clients []*client, warehouse *warehouseLedger, kills int) {
 	t := c.t
 	effects := map[string][]string{}
-	rows, err := c.db.Query(`SELECT key, message FROM effect ORDER BY n`)
+	rows, err := c.db.Query(`SELECT "key", message FROM effect ORDER BY n`)
 	if err != nil {
 		t.Fatal(err)
 	}

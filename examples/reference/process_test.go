@@ -141,9 +141,9 @@ func fillIn(c *postgres.Config) {
 		}
 	}
 	c.OrdersVerifier, c.PaymentsVerifier, c.ReturnsVerifier = webhook.Unsigned(), webhook.Unsigned(), webhook.Unsigned()
-	c.Stock = nothing{}
+	c.Stock = nothing[pgx.Tx]{}
 	if c.Payments == nil {
-		c.Payments = nothing{}
+		c.Payments = nothing[pgx.Tx]{}
 	}
 	if c.ReturnsMap == nil {
 		c.ReturnsMap = func(context.Context, pgx.Tx, inbox.Raw) ([]events.Event, error) { return nil, nil }
@@ -152,21 +152,21 @@ func fillIn(c *postgres.Config) {
 }
 
 // nothing implements every handler of the schema by doing nothing.
-type nothing struct{}
+type nothing[Tx any] struct{}
 
-func (nothing) OrderPlaced(context.Context, pgx.Tx, inbox.Message[events.OrderPlaced]) error {
+func (nothing[Tx]) OrderPlaced(context.Context, Tx, inbox.Message[events.OrderPlaced]) error {
 	return nil
 }
 
-func (nothing) OrderCancelled(context.Context, pgx.Tx, inbox.Message[events.OrderCancelled]) error {
+func (nothing[Tx]) OrderCancelled(context.Context, Tx, inbox.Message[events.OrderCancelled]) error {
 	return nil
 }
 
-func (nothing) PaymentCaptured(context.Context, pgx.Tx, inbox.Message[events.PaymentCaptured]) error {
+func (nothing[Tx]) PaymentCaptured(context.Context, Tx, inbox.Message[events.PaymentCaptured]) error {
 	return nil
 }
 
-func (nothing) Other(context.Context, pgx.Tx, inbox.Raw) error { return nil }
+func (nothing[Tx]) Other(context.Context, Tx, inbox.Raw) error { return nil }
 
 // A child is a process that plays a role.
 type child struct {

@@ -14,6 +14,7 @@ import (
 	"github.com/lanebox/lanebox/examples/reference/internal/events"
 	"github.com/lanebox/lanebox/examples/reference/internal/events/postgres"
 	"github.com/lanebox/lanebox/runtime/engine"
+	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/outbox"
 	"github.com/lanebox/lanebox/runtime/storetest/testpg"
 )
@@ -49,6 +50,8 @@ type dialectText struct {
 	insert      string   // topic, key, payload
 	insertID    string   // id, topic, key
 	count       string   // key, mark, topic
+	effect      string   // makes the table of what handlers did
+	now         string   // the database's clock
 	lockWaiters func(ctx context.Context, db *sql.DB) (int, error)
 }
 
@@ -56,7 +59,8 @@ type dialectText struct {
 type parts struct {
 	warehouse, ledger, search outbox.Destination
 	observer                  func(engine.Event)
-	conns                     int // the size of its pool; 0 leaves it to the driver
+	mortal                    *mortal // handles payments and maps returns
+	conns                     int     // the size of its pool; 0 leaves it to the driver
 }
 
 // A dialect opens traders and services by URL.
@@ -65,8 +69,8 @@ type dialect struct {
 	// deadlocking is how many transactions of a writer are enough to make
 	// deadlocks; noticing one takes some databases seconds.
 	deadlocking int
-	// crashes is how many processes a run of all tests kills.
-	crashes int
+	// crashes and inboxCrashes are how many processes a run of all tests kills.
+	crashes, inboxCrashes int
 	// database returns the URL of a fresh, migrated database, or skips the test.
 	database func(t *testing.T) string
 	// open returns a trader with a pool of conns connections.
@@ -78,7 +82,7 @@ type dialect struct {
 // dialects are the databases with many writers; SQLite has one at a time. Files
 // of further dialects add to it.
 var dialects = []dialect{{
-	name: "PostgreSQL", scheme: "postgres", deadlocking: 25, crashes: 50,
+	name: "PostgreSQL", scheme: "postgres", deadlocking: 25, crashes: 50, inboxCrashes: 30,
 	database: postgresDatabase, open: openPostgres, service: postgresService,
 }}
 
@@ -176,6 +180,8 @@ func openPostgres(ctx context.Context, url string, conns int) (*trader, error) {
 			insertID: `INSERT INTO outbox (id, topic, key, payload) VALUES ($1, $2, $3, '{}')`,
 			count: `WITH c AS (INSERT INTO counter AS c (key, n) VALUES ($1, 1) ON CONFLICT (key) DO UPDATE SET n = c.n + 1 RETURNING n)
 				INSERT INTO committed (key, n, mark, topic) SELECT $1, c.n, $2, $3 FROM c`,
+			effect: `CREATE TABLE effect (n bigserial PRIMARY KEY, key text NOT NULL, message text NOT NULL)`,
+			now:    `clock_timestamp()`,
 			lockWaiters: func(ctx context.Context, db *sql.DB) (n int, err error) {
 				err = db.QueryRowContext(ctx, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 					AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
@@ -202,6 +208,13 @@ func postgresService(ctx context.Context, url string, p parts) (service, func(),
 		return nil, nil, err
 	}
 	c := postgres.Config{Warehouse: p.warehouse, Ledger: p.ledger, Search: p.search, Observer: p.observer, PollInterval: pollInterval}
+	if p.mortal != nil {
+		c.Payments = payments[pgx.Tx]{mortal: *p.mortal, note: func(ctx context.Context, tx pgx.Tx, key, id string) error {
+			_, err := tx.Exec(ctx, `INSERT INTO effect (key, message) VALUES ($1, $2)`, key, id)
+			return err
+		}}
+		c.ReturnsMap = func(_ context.Context, _ pgx.Tx, r inbox.Raw) ([]events.Event, error) { return p.mortal.mapReturn(r) }
+	}
 	fillIn(&c)
 	box, err := postgres.New(pool, c)
 	if err != nil {
