@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -34,8 +35,8 @@ type Config struct {
 	Destinations map[lane.Scope]bool
 	// Sources holds the names of the sources by their numbers.
 	Sources map[int32]string
-	// CallTimeout bounds every call of the store that has no earlier deadline; 0
-	// means 30 s. See CheckCallTimeout.
+	// CallTimeout bounds every call of the store; 0 means 30 s. See CheckCallTimeout.
+	// Calls of a service may have an earlier deadline, those of the loops have not.
 	CallTimeout time.Duration
 }
 
@@ -88,10 +89,29 @@ func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, s.c.CallTimeout)
 }
 
+// unhurried returns ctx with the deadline of the store instead of its own; it
+// still ends when ctx is canceled. The loops give a call a few seconds, a third of
+// a short lease even, and ask again. Here that would do harm: a call that runs
+// into its deadline costs the driver its connection, so that a server that is slow
+// for a moment would be busy with new connections and abandoned work. What comes
+// too late for a lease is found out by the loops' own clock.
+func (s *Store) unhurried(ctx context.Context) (context.Context, context.CancelFunc) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.c.CallTimeout)
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			cancel()
+		}
+	})
+	return call, func() {
+		stop()
+		cancel()
+	}
+}
+
 // Keep implements lane.Keeper. It uses a connection that it keeps to itself, so
 // that a pool that is used up costs no leases.
 func (s *Store) Keep(ctx context.Context, p lane.KeepParams) ([]lane.Kept, error) {
-	ctx, cancel := s.bounded(ctx)
+	ctx, cancel := s.unhurried(ctx)
 	defer cancel()
 	scopes := make([]lane.Scope, len(p.Scopes))
 	var leases []keptJSON
@@ -180,7 +200,7 @@ type scopeStore struct {
 
 // Acquire implements lane.Store.
 func (s *scopeStore) Acquire(ctx context.Context, p lane.AcquireParams) ([]lane.Lease, error) {
-	ctx, cancel := s.store.bounded(ctx)
+	ctx, cancel := s.store.unhurried(ctx)
 	defer cancel()
 	rows, err := s.store.direct.Acquire(ctx, AcquireParams{Owner: p.Owner, TtlMs: ms(p.TTL), Scope: int32(s.scope), MaxFree: int64(max(0, p.MaxFree))})
 	if err != nil {
@@ -195,7 +215,7 @@ func (s *scopeStore) Acquire(ctx context.Context, p lane.AcquireParams) ([]lane.
 
 // Release implements lane.Store.
 func (s *scopeStore) Release(ctx context.Context, owner string, leases []lane.Lease) error {
-	ctx, cancel := s.store.bounded(ctx)
+	ctx, cancel := s.store.unhurried(ctx)
 	defer cancel()
 	elements := make([]releasedJSON, len(leases))
 	for i, l := range leases {
@@ -210,7 +230,7 @@ func (s *scopeStore) Release(ctx context.Context, owner string, leases []lane.Le
 
 // Fetch implements lane.Store.
 func (s *scopeStore) Fetch(ctx context.Context, p lane.FetchParams) (lane.Page, error) {
-	ctx, cancel := s.store.bounded(ctx)
+	ctx, cancel := s.store.unhurried(ctx)
 	defer cancel()
 	cursors := make([]cursorJSON, len(p.Cursors))
 	for i, c := range p.Cursors {
@@ -256,7 +276,7 @@ func (s *scopeStore) Settle(ctx context.Context, owner string, leases []lane.Lea
 	if len(settlements) == 0 {
 		return lane.SettleResult{}, nil
 	}
-	ctx, cancel := s.store.bounded(ctx)
+	ctx, cancel := s.store.unhurried(ctx)
 	defer cancel()
 	rows, err := s.settle(ctx, owner, usedLeases(leases, settlements), settlements)
 	if err != nil {
