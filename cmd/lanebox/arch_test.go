@@ -129,6 +129,8 @@ var layers = []layer{
 	{pkg: "cmd/lanebox/internal/cli", may: []string{"generator/...", "runtime/...", "templates/..."}, third: []string{"github.com/jackc/pgx/v5/...", "github.com/microsoft/go-mssqldb/..."},
 		why: "turns arguments into one call and one exit status"},
 	{pkg: "cmd/lanebox", may: []string{"cmd/lanebox/internal/cli", "generator/sqlc"}, why: "a main function"},
+	{pkg: "examples/fulfilment", may: []string{"examples/...", "runtime/..."}, third: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats-server/v2/server"},
+		why: "one command that runs anywhere: it looks for a broker, and brings one if there is none"},
 	{pkg: "examples/...", may: []string{"examples/...", "runtime/..."}, third: []string{"github.com/jackc/pgx/v5/...", "modernc.org/sqlite/...", "github.com/microsoft/go-mssqldb/..."},
 		why: "examples are services: they use the runtime and their generated code"},
 	{pkg: "scripts/...", may: []string{"runtime/transporttest/testrabbit"},

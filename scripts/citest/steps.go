@@ -209,7 +209,9 @@ func fuzz(ctx context.Context, s *suite) error {
 
 // examples runs the commands that the README asks a newcomer to run.
 func examples(ctx context.Context, s *suite) error {
-	return s.do(ctx, "go", "run", "./examples/orders")
+	return errors.Join(
+		s.do(ctx, "go", "run", "./examples/orders"),
+		s.do(ctx, "go", "run", "./examples/fulfilment"))
 }
 
 // bench runs every benchmark of the repository.
