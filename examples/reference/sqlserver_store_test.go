@@ -25,7 +25,7 @@ func TestSQLServerStore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pools := &mssqlPools{t: t, statement: statement, places: make(chan struct{}, 2), idle: make(chan *sql.DB, 2)}
 			storetest.Run(t, storetest.Harness[*sql.Tx]{
-				Features: storetest.Features{Buckets: 128, ConcurrentWriters: true, Polling: true},
+				Features: storetest.Features{Buckets: 128, ConcurrentWriters: true, Polling: true, Patience: 2 * time.Minute},
 				Open:     func(t *testing.T) *storetest.DB[*sql.Tx] { return mssqlDB(pools.take(t)) },
 			})
 		})
@@ -104,7 +104,7 @@ func emptyMSSQL(t *testing.T, db *sql.DB) {
 func unicodeLiteral(s string) string { return "N" + literal(s) }
 
 func mssqlDB(db *sql.DB) *storetest.DB[*sql.Tx] {
-	store := sqlserver.NewStore(db, 0)
+	store := sqlserver.NewStore(db, 2*time.Minute)
 	exec := func(ctx context.Context, text string, args ...any) error {
 		_, err := db.ExecContext(ctx, text, args...)
 		return err

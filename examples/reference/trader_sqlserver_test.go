@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/lanebox/lanebox/examples/reference/internal/events"
 	"github.com/lanebox/lanebox/examples/reference/internal/events/sqlserver"
@@ -108,7 +109,7 @@ func mssqlService(_ context.Context, url string, p parts) (service, func(), erro
 		OrdersVerifier: webhook.Unsigned(), PaymentsVerifier: webhook.Unsigned(), ReturnsVerifier: webhook.Unsigned(),
 		Payments: nothing[*sql.Tx]{}, Stock: nothing[*sql.Tx]{},
 		ReturnsMap: func(context.Context, *sql.Tx, inbox.Raw) ([]events.Event, error) { return nil, nil },
-		Logger:     slog.New(slog.DiscardHandler), Observer: p.observer, PollInterval: pollInterval,
+		Logger:     slog.New(slog.DiscardHandler), Observer: p.observer, PollInterval: pollInterval, CallTimeout: 2 * time.Minute,
 	}
 	if p.mortal != nil {
 		c.Payments = payments[*sql.Tx]{mortal: *p.mortal, note: func(ctx context.Context, tx *sql.Tx, key, id string) error {
