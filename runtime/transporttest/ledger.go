@@ -119,6 +119,13 @@ func (l *Ledger) Stored() []inbox.Incoming {
 	return append([]inbox.Incoming(nil), l.stored...)
 }
 
+// Count returns how many messages were stored.
+func (l *Ledger) Count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.stored)
+}
+
 // Dead returns what was stored among the dead letters, in commit order.
 func (l *Ledger) Dead() []inbox.Incoming {
 	l.mu.Lock()

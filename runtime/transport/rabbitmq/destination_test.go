@@ -368,7 +368,7 @@ func TestCutsBetweenPublishAndConfirm(t *testing.T) {
 		proxy.Set(t, transporttest.Pass)
 		mustSend(t, d, cut)
 	}
-	transporttest.Eventually(t, "all are stored", func() bool { return len(ledger.Stored()) == 200 })
+	transporttest.Eventually(t, "all are stored", func() bool { return ledger.Count() == 200 })
 	checkOrder(t, ledger, map[string]int64{"k": 200})
 }
 

@@ -139,13 +139,14 @@ type consumer struct {
 	queue     string
 	log       logger
 	sessions  int
+	moved     bool // this session has brought a message
 }
 
 // run consumes until ctx ends; it returns an error when the queue cannot be used.
 func (q *consumer) run(ctx context.Context) error {
 	wait := backoff{first: 50 * time.Millisecond, last: 5 * time.Second}
 	for {
-		began := time.Now()
+		q.moved = false
 		err := q.session(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -155,7 +156,7 @@ func (q *consumer) run(ctx context.Context) error {
 			return err
 		}
 		q.log.WarnContext(ctx, "consuming was interrupted; it goes on with a new channel", "error", err)
-		if time.Since(began) > wait.last {
+		if q.moved {
 			wait.reset()
 		}
 		if !wait.pause(ctx) {
@@ -326,7 +327,7 @@ func (q *consumer) take(ctx context.Context, l *link, in *intake, batch []amqp.D
 	}
 	q.source.count(dispositions)
 	q.source.tracker.note(q.queue, messages, dispositions)
-	in.position = at
+	in.position, q.moved = at, true
 	return in.ack(last, true)
 }
 

@@ -73,7 +73,7 @@ func TestUnorderedQueueIsRefused(t *testing.T) {
 		ledger := &transporttest.Ledger{}
 		run(t, Config{URL: server}, topology.RabbitMQSource{Name: "in", Queues: []string{queue}}, transporttest.NewReceiver(ledger, 0))
 		publishRaw(t, conn, queue, amqp.Publishing{Type: "x", Headers: amqp.Table{"x-event-type": "e.v1"}, MessageId: "1"})
-		transporttest.Eventually(t, name+": the message is stored", func() bool { return len(ledger.Stored()) == 1 })
+		transporttest.Eventually(t, name+": the message is stored", func() bool { return ledger.Count() == 1 })
 	}
 	err := tryRun(t, server, topology.RabbitMQSource{Name: "in", Queues: []string{declared(t, conn, server, amqp.Table{argType: "stream"})}, Ordered: true})
 	if err == nil || !strings.Contains(err.Error(), "stream: false") {
@@ -127,7 +127,7 @@ func TestOrderedQueuesAreTaken(t *testing.T) {
 		ledger := &transporttest.Ledger{}
 		run(t, Config{URL: server}, topology.RabbitMQSource{Name: "in", Queues: []string{queue}, Ordered: true}, transporttest.NewReceiver(ledger, 0))
 		publishRaw(t, conn, queue, amqp.Publishing{Headers: amqp.Table{"x-event-type": "e.v1"}, MessageId: "1"})
-		transporttest.Eventually(t, name+": the message is stored", func() bool { return len(ledger.Stored()) == 1 })
+		transporttest.Eventually(t, name+": the message is stored", func() bool { return ledger.Count() == 1 })
 	}
 }
 
@@ -140,7 +140,7 @@ func TestMissingQueueIsWaitedFor(t *testing.T) {
 	run(t, Config{URL: server}, from, transporttest.NewReceiver(ledger, 0))
 	d := newDestination(t, Config{URL: server}, to)
 	mustSend(t, d, newMessage("k", 0))
-	transporttest.Eventually(t, "the message is stored", func() bool { return len(ledger.Stored()) == 1 })
+	transporttest.Eventually(t, "the message is stored", func() bool { return ledger.Count() == 1 })
 }
 
 // TestDeletedQueueIsComeBackTo: the broker ends the consumer of a queue that is
@@ -159,7 +159,7 @@ func TestDeletedQueueIsComeBackTo(t *testing.T) {
 	d := newDestination(t, Config{URL: server}, to)
 	for n := range 5 {
 		mustSend(t, d, newMessage("k", int64(n)))
-		transporttest.Eventually(t, "the message is stored", func() bool { return len(ledger.Stored()) == n+1 })
+		transporttest.Eventually(t, "the message is stored", func() bool { return ledger.Count() == n+1 })
 		on(t, conn, func(ch *amqp.Channel) error {
 			_, err := ch.QueueDelete(from.Queues[0], false, false, false)
 			return err
@@ -188,7 +188,7 @@ func TestForeignMessages(t *testing.T) {
 		amqp.Publishing{Body: []byte(`{"none":1}`), MessageId: "untyped"},
 		amqp.Publishing{Body: []byte(`{"kind":"x.v1"}`), MessageId: "bad\xff"},
 	)
-	transporttest.Eventually(t, "all are taken", func() bool { return len(ledger.Stored())+len(ledger.Dead()) == 7 })
+	transporttest.Eventually(t, "all are taken", func() bool { return ledger.Count()+len(ledger.Dead()) == 7 })
 	stored := ledger.Stored()
 	first := stored[0]
 	if first.IdempotencyKey != "i" || first.AggregateID != "7" || first.EventType != "a.v1" {
@@ -238,7 +238,7 @@ func TestRedeliveriesAreRecorded(t *testing.T) {
 	})
 	ledger := &transporttest.Ledger{}
 	source, _ := run(t, Config{URL: server}, topology.RabbitMQSource{Name: "in", Queues: []string{queue}, Ordered: true}, transporttest.NewReceiver(ledger, 0))
-	transporttest.Eventually(t, "the message is stored", func() bool { return len(ledger.Stored()) == 1 })
+	transporttest.Eventually(t, "the message is stored", func() bool { return ledger.Count() == 1 })
 	headers := ledger.Stored()[0].Headers
 	count, _ := strconv.Atoi(headers[event.HeaderDeliveryCount])
 	if headers[event.HeaderRedelivered] != "true" || count < 3 {
@@ -279,7 +279,7 @@ func TestStorageFailurePauses(t *testing.T) {
 	transporttest.Eventually(t, "all are in the queue again", func() bool { return length(t, conn, from.Queues[0]) == 10 })
 	failing.Store(false)
 	run(t, Config{URL: server}, from, transporttest.NewReceiver(ledger, 0))
-	transporttest.Eventually(t, "all are stored", func() bool { return len(ledger.Stored()) == 10 })
+	transporttest.Eventually(t, "all are stored", func() bool { return ledger.Count() == 10 })
 	checkOrder(t, ledger, map[string]int64{"k": 10})
 }
 
@@ -314,7 +314,7 @@ func TestShutdownFinishesTheTransaction(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Run = %v", err)
 	}
-	stored := len(ledger.Stored())
+	stored := ledger.Count()
 	if stored == 0 || stored > from.Prefetch {
 		t.Errorf("%d messages are stored", stored)
 	}
@@ -337,7 +337,7 @@ func TestStreamGoesOn(t *testing.T) {
 			mustSend(t, d, newMessage("k", next["k"]))
 			next["k"]++
 		}
-		transporttest.Eventually(t, "all are stored", func() bool { return int64(len(ledger.Stored())) == next["k"] })
+		transporttest.Eventually(t, "all are stored", func() bool { return int64(ledger.Count()) == next["k"] })
 		stopA()
 		stopB()
 		if n := a.Stats().Duplicates + b.Stats().Duplicates; n != 0 {
@@ -364,7 +364,7 @@ func TestStreamHandsOver(t *testing.T) {
 	}
 	for n, stop := range stops {
 		mustSend(t, d, newMessage("k", int64(n)))
-		transporttest.Eventually(t, "the message is stored", func() bool { return len(ledger.Stored()) == n+1 })
+		transporttest.Eventually(t, "the message is stored", func() bool { return ledger.Count() == n+1 })
 		stop()
 	}
 	checkOrder(t, ledger, map[string]int64{"k": 3})
@@ -403,8 +403,9 @@ func TestReplicasKeepTheOrder(t *testing.T) {
 	from.Prefetch = 16
 	d := newDestination(t, Config{URL: server}, to)
 	ledger := &transporttest.Ledger{}
-	next, sent := rolling(t, server, d, from, ledger, func() bool { return false })
-	transporttest.Eventually(t, "all are stored", func() bool { return len(ledger.Stored()) == sent })
+	next, sent, stop := rolling(t, server, d, from, ledger, func() bool { return false })
+	transporttest.Eventually(t, "all are stored", func() bool { return ledger.Count() == sent })
+	stop()
 	checkOrder(t, ledger, next)
 }
 
@@ -417,11 +418,12 @@ func TestReplicasWithoutSingleActiveConsumerDisorder(t *testing.T) {
 	for time.Now().Before(deadline) {
 		ledger := &transporttest.Ledger{}
 		from := topology.RabbitMQSource{Name: "control", Queues: []string{queue}, Prefetch: 4}
-		_, sent := rolling(t, server, d, from, ledger, func() bool { return disordered(ledger) })
+		_, sent, stop := rolling(t, server, d, from, ledger, func() bool { return disordered(ledger) })
 		if disordered(ledger) {
 			return
 		}
-		transporttest.Eventually(t, "all are stored", func() bool { return len(ledger.Stored()) == sent })
+		transporttest.Eventually(t, "all are stored", func() bool { return ledger.Count() == sent })
+		stop()
 	}
 	t.Error("no disorder was seen: the test of the order would not see it either")
 }
@@ -439,8 +441,8 @@ func disordered(l *transporttest.Ledger) bool {
 }
 
 // rolling sends while five replicas of a source are restarted in turn. It returns
-// how many messages of each key, and of all, were sent.
-func rolling(t *testing.T, server string, d *Destination, from topology.RabbitMQSource, ledger *transporttest.Ledger, enough func() bool) (next map[string]int64, sent int) {
+// how many messages of each key, and of all, were sent, and how to stop what runs.
+func rolling(t *testing.T, server string, d *Destination, from topology.RabbitMQSource, ledger *transporttest.Ledger, enough func() bool) (next map[string]int64, sent int, stop func()) {
 	t.Helper()
 	const replicas, restarts, keys = 5, 20, 5
 	var stops [replicas]func()
@@ -465,8 +467,8 @@ func rolling(t *testing.T, server string, d *Destination, from topology.RabbitMQ
 		})
 	}
 	for n := 0; n < restarts && !enough(); n++ {
-		before := len(ledger.Stored())
-		transporttest.Eventually(t, "messages flow", func() bool { return len(ledger.Stored()) > before+20 })
+		before := ledger.Count()
+		transporttest.Eventually(t, "messages flow", func() bool { return ledger.Count() > before+20 })
 		i := n % replicas
 		if n%2 == 1 { // it is cut off before it ends, as if it were killed
 			proxies[i].Set(t, transporttest.Refuse)
@@ -482,12 +484,11 @@ func rolling(t *testing.T, server string, d *Destination, from topology.RabbitMQ
 		next[fmt.Sprintf("key-%d", k)] = n
 		sent += int(n)
 	}
-	if enough() {
+	return next, sent, func() {
 		for _, stop := range stops {
 			stop()
 		}
 	}
-	return next, sent
 }
 
 // TestShards: eight shards, and three consumers of all of them that come and go.
@@ -508,12 +509,12 @@ func TestShards(t *testing.T) {
 		})
 	}
 	sources := map[*Source]func(){}
-	for len(ledger.Stored()) < keys*each {
+	for ledger.Count() < keys*each {
 		source, stop := run(t, Config{URL: server}, from, receiver)
 		sources[source] = stop
-		before := len(ledger.Stored())
+		before := ledger.Count()
 		transporttest.Eventually(t, "messages flow", func() bool {
-			return len(ledger.Stored()) > before+50 || len(ledger.Stored()) == keys*each
+			return ledger.Count() > before+50 || ledger.Count() == keys*each
 		})
 		if len(sources) > consumers {
 			for old, stop := range maps.Clone(sources) {

@@ -41,6 +41,21 @@ func URL(t testing.TB) string {
 	return n.URL()
 }
 
+// own is the node that Own returns.
+var own = sync.OnceValues(start)
+
+// Own returns a node of this test binary that a test may stop and alarm, alone and
+// if it puts it right again. It ends with the process.
+func Own(t testing.TB) *Node {
+	t.Helper()
+	need(t)
+	n, err := own()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // Private starts a node for one test, which may do with it what it wants. It
 // ends with the test.
 func Private(t testing.TB) *Node {
