@@ -7,7 +7,7 @@ import "strings"
 var SQLServer = &Dialect{
 	Name:    "sqlserver",
 	Quote:   quoteSQLServer,
-	Literal: func(s string) string { return "N" + doubled(s, `'`) },
+	Literal: literalSQLServer,
 	GoTypes: map[Type]string{
 		Bool: "bool", Int16: "int16", Int32: "int32", Int64: "int64", Text: "string", Name: "string", TextBytes: "[]byte",
 		Bytes: "[]byte", UUID: "mssql.UniqueIdentifier", Time: "time.Time",
@@ -29,4 +29,14 @@ var SQLServerTypes = map[Type]string{
 // versions, and brackets work whatever QUOTED_IDENTIFIER says.
 func quoteSQLServer(name string) string {
 	return "[" + strings.ReplaceAll(name, "]", "]]") + "]"
+}
+
+// literalSQLServer writes s without line breaks: tools split scripts at a line
+// GO, literals or not.
+func literalSQLServer(s string) string {
+	if !strings.ContainsAny(s, "\r\n") {
+		return "N" + doubled(s, `'`)
+	}
+	r := strings.NewReplacer(`'`, `''`, "\r", "', NCHAR(13), N'", "\n", "', NCHAR(10), N'")
+	return "CONCAT(N'" + r.Replace(s) + "')"
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+	"unicode"
 	"unicode/utf16"
 
 	"github.com/lanebox/lanebox/generator/dialect"
@@ -127,11 +128,14 @@ func (s step) batches() []byte {
 	return fmt.Appendf(nil, "-- %s\n%s\n\n%s", output.Header, s.head, s.body)
 }
 
-// checkSQLServerNames refuses a prefix or schema that SQL Server would refuse, or
-// with which the names of locks would be cut.
+// checkSQLServerNames refuses a prefix or schema that SQL Server would refuse, with
+// which the names of locks would be cut, or at which a script could be split.
 func checkSQLServerNames(db model.Database) error {
 	units := func(s string) int { return len(utf16.Encode([]rune(s))) }
 	schema := db.SchemaIn("sqlserver")
+	if strings.ContainsFunc(schema+db.Prefix, unicode.IsControl) {
+		return fmt.Errorf("schema name %q and prefix %q must not have control characters for SQL Server", schema, db.Prefix)
+	}
 	if n := units(schema); n > sqlServerNameMax {
 		return fmt.Errorf("schema name %q has %d characters, SQL Server takes %d", schema, n, sqlServerNameMax)
 	}
@@ -204,7 +208,8 @@ func sqlServerLane(key, text string) string {
 // sqlServerBytes is the size of a key as function counts it; 0 for a key that
 // needs no counting, because it is short and of printable ASCII.
 func sqlServerBytes(function, key string) string {
-	return "CASE WHEN LEN(CONCAT(" + key + ", N'.')) > 256 OR " + key + " LIKE N'%[^ -~]%' " + sqlServerBinary + " THEN " + function + "(" + key + ") ELSE 0 END"
+	marked := "CONCAT(" + key + ", N'.')"
+	return "CASE WHEN LEN(" + marked + ") > 256 OR " + marked + " " + sqlServerBinary + " LIKE N'%[^ -~]%' THEN " + function + "(" + key + ") ELSE 0 END"
 }
 
 // sqlServerBadKey is the reason why a key of so many bytes is refused.
@@ -274,7 +279,7 @@ func sqlServerList(topics []string) string {
 // sqlServerMatch returns the condition under which @topic goes to d: its exact
 // topics in one list, its globs as LIKE patterns. "" means never.
 func sqlServerMatch(m *model.Model, d *model.Destination) string {
-	const topic = "(@topic + N'" + sqlServerMark + "') " + sqlServerBinary
+	const topic = "CONCAT(@topic, N'" + sqlServerMark + "') " + sqlServerBinary
 	var exact, conditions []string
 	for _, r := range m.Routes {
 		if !slices.ContainsFunc(r.To, func(to *model.Destination) bool { return to.Number == d.Number }) {
