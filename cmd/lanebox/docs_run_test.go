@@ -15,8 +15,10 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	tsql "github.com/sqlc-dev/teesql/parser"
 
 	"github.com/lanebox/lanebox/runtime/sqlstore/sqlite"
+	"github.com/lanebox/lanebox/runtime/storetest/testmssql"
 	"github.com/lanebox/lanebox/runtime/storetest/testpg"
 )
 
@@ -246,20 +248,22 @@ var snippetImports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "os": "os", "signal": "os/signal",
 	"sql": "database/sql", "syscall": "syscall", "time": "time",
 	"pgx": "github.com/jackc/pgx/v5", "pgxpool": "github.com/jackc/pgx/v5/pgxpool",
-	"event":    modulePath + "/runtime/event",
-	"inbox":    modulePath + "/runtime/inbox",
-	"outbox":   modulePath + "/runtime/outbox",
-	"handler":  modulePath + "/runtime/transport/handler",
-	"webhook":  modulePath + "/runtime/transport/webhook",
-	"rabbitmq": modulePath + "/runtime/transport/rabbitmq",
-	"kafka":    modulePath + "/runtime/transport/kafka",
-	"natsjs":   modulePath + "/runtime/transport/natsjs",
-	"events":   "example.com/shop/internal/events",
-	"postgres": "example.com/shop/internal/events/postgres",
+	"event":      modulePath + "/runtime/event",
+	"inbox":      modulePath + "/runtime/inbox",
+	"outbox":     modulePath + "/runtime/outbox",
+	"handler":    modulePath + "/runtime/transport/handler",
+	"webhook":    modulePath + "/runtime/transport/webhook",
+	"rabbitmq":   modulePath + "/runtime/transport/rabbitmq",
+	"kafka":      modulePath + "/runtime/transport/kafka",
+	"natsjs":     modulePath + "/runtime/transport/natsjs",
+	"events":     "example.com/shop/internal/events",
+	"postgres":   "example.com/shop/internal/events/postgres",
+	"sqlserver":  "example.com/shop/internal/events/sqlserver",
+	"mssqlstore": modulePath + "/runtime/sqlstore/sqlserver",
 }
 
 // snippetParams are the variables that Go in documents may use undeclared.
-const snippetParams = `ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx, pub *events.Publisher, mux *http.ServeMux,
+const snippetParams = `ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx, db *sql.DB, pub *events.Publisher, mux *http.ServeMux,
 	box *postgres.Box, warehouse outbox.Destination, payments postgres.PaymentsHandler, deliveries postgres.DeliveriesHandler, returnsMap postgres.ReturnsMap`
 
 var declares = regexp.MustCompile(`(?m)\A(type|func|var|const) `)
@@ -349,6 +353,34 @@ func TestDocSQL(t *testing.T) {
 		}, func(text string) (n int, err error) {
 			return n, conn.QueryRow(t.Context(), text).Scan(&n)
 		})
+	})
+}
+
+// T-SQL in documents can be parsed, and runs where there is a SQL Server.
+func TestDocSQLServer(t *testing.T) {
+	list := blocksOf(t, "sql sqlserver")
+	published := 0
+	for _, b := range list {
+		published += strings.Count(b.text, "'{")
+		if _, err := tsql.Parse(t.Context(), strings.NewReader(b.text)); err != nil {
+			t.Errorf("%s: %v", b, err)
+		}
+	}
+	t.Run("SQL Server", func(t *testing.T) {
+		url := testmssql.URL(t)
+		r := docsService(t)
+		r.run(asLanebox + `=1 "$LANEBOX" migrate --db '` + url + "'")
+		db := testmssql.DB(t, url)
+		for _, b := range list {
+			if _, err := db.ExecContext(t.Context(), b.text); err != nil {
+				t.Errorf("%s: %v", b, err)
+			}
+		}
+		var got int
+		err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM outbox WHERE destination <> 0 AND payload NOT LIKE N'%?%'`).Scan(&got)
+		if err != nil || got != published {
+			t.Errorf("%d messages, %v; want %d", got, err, published)
+		}
 	})
 }
 

@@ -92,7 +92,7 @@ func blocksOf(t *testing.T, infos ...string) []block {
 func TestDocBlocksAreTested(t *testing.T) {
 	for _, b := range docBlocks(t) {
 		switch b.info {
-		case "yaml", "yaml refused", "go", "sql", "console repository", "console psql", "text":
+		case "yaml", "yaml refused", "go", "sql", "sql sqlserver", "console repository", "console psql", "text":
 		case "yaml kubernetes":
 			if err := yaml.Unmarshal([]byte(b.text), new(any)); err != nil {
 				t.Errorf("%s: %v", b, err)
