@@ -25,6 +25,9 @@ type Destination struct {
 	topic  string
 	slots  chan struct{} // one at a time for the lone producer
 	open   atomic.Int64  // records without an answer
+	// How long a partition may owe an answer before the client is replaced, and how
+	// old a client gets if it is ever idle.
+	maxBlocked, maxAge time.Duration
 
 	mu         sync.Mutex
 	closed     bool
@@ -34,15 +37,11 @@ type Destination struct {
 	batchBytes int       // of shared
 }
 
-// Times in the life of a producer.
+// Times in the life of a producer. A broker forgets an idempotent producer that
+// was silent for a day; a new one begins with one batch at a time.
 const (
-	// maxBlocked is how long a partition may owe an answer before the client is
-	// replaced.
 	maxBlocked = time.Minute
-	// maxAge is how old a client gets, if it is ever idle. A broker forgets an
-	// idempotent producer that was silent for a day; one that is newer begins with
-	// one batch at a time.
-	maxAge = 6 * time.Hour
+	maxAge     = 6 * time.Hour
 )
 
 // NewDestination returns a destination for d.Topic. It does not connect before
@@ -52,7 +51,7 @@ func NewDestination(c Config, d topology.KafkaDestination) (*Destination, error)
 	if err == nil {
 		err = checkTopic(d.Topic)
 	}
-	to := &Destination{config: c, topic: d.Topic, slots: make(chan struct{}, 1), batchBytes: c.BatchBytes}
+	to := &Destination{config: c, topic: d.Topic, slots: make(chan struct{}, 1), batchBytes: c.BatchBytes, maxBlocked: maxBlocked, maxAge: maxAge}
 	if err == nil {
 		to.shared, err = to.newProducer(true) // finds wrong options
 	}
@@ -273,7 +272,7 @@ func (d *Destination) shrink(p *producer) {
 
 // giveUpBlocked replaces a producer that has owed an answer for too long.
 func (d *Destination) giveUpBlocked(p *producer) {
-	if since, ok := p.blockedSince(); ok && time.Since(since) > maxBlocked {
+	if since, ok := p.blockedSince(); ok && time.Since(since) > d.maxBlocked {
 		d.config.Logger.Warn("the broker owes an answer for too long: connecting anew", "topic", d.topic, "since", since)
 		d.replace(&d.shared, p, false)
 	}
@@ -287,7 +286,7 @@ func (d *Destination) producer(slot **producer) (*producer, error) {
 	if d.closed {
 		return nil, event.AsUnavailable(ErrClosed)
 	}
-	if p := *slot; p != nil && time.Since(p.made) > maxAge && p.client.BufferedProduceRecords() == 0 {
+	if p := *slot; p != nil && time.Since(p.made) > d.maxAge && p.client.BufferedProduceRecords() == 0 {
 		d.drop(slot, true)
 	}
 	if *slot == nil {

@@ -426,6 +426,66 @@ func TestUnansweredHoldsItsPartition(t *testing.T) {
 	checkLog(t, addresses, topic, 1, map[string][]event.Message{"k": sent}, nil)
 }
 
+// TestAnswersOwedForTooLong replaces a client whose partition never answers.
+func TestAnswersOwedForTooLong(t *testing.T) {
+	b := startBroker(t)
+	topic := newTopic(t, []string{b.address}, 1, nil)
+	d := newDestination(t, Config{Brokers: []string{b.address}, Timeout: 500 * time.Millisecond}, topic)
+	d.maxBlocked = 200 * time.Millisecond
+	first := d.shared
+	down := b.Fault(kfake.Fault{Keys: produce, Err: kerr.RequestTimedOut, Count: -1})
+	if err := d.Send(t.Context(), newMessage("k", 1)); err == nil || class(err) != event.Transient {
+		t.Errorf("Send = %v (%v), want transient", err, class(err))
+	}
+	transporttest.Eventually(t, "the client is replaced", func() bool {
+		d.Send(t.Context(), newMessage("k", 2))
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.shared != first
+	})
+	down.Remove()
+	transporttest.Eventually(t, "the new one sends", func() bool { return d.Send(t.Context(), newMessage("k", 3)) == nil })
+}
+
+// TestOldClientsAreReplaced: one that a broker may have forgotten is not used.
+func TestOldClientsAreReplaced(t *testing.T) {
+	b := startBroker(t)
+	topic := newTopic(t, []string{b.address}, 1, nil)
+	d := newDestination(t, Config{Brokers: []string{b.address}}, topic)
+	first := d.shared
+	for n := range int64(2) {
+		if err := d.Send(t.Context(), newMessage("k", n)); err != nil {
+			t.Fatal(err)
+		}
+		if (d.shared != first) != (n == 1) {
+			t.Errorf("after message %d: replaced %v", n, d.shared != first)
+		}
+		transporttest.Eventually(t, "the client is idle", func() bool { return first.client.BufferedProduceRecords() == 0 })
+		d.maxAge = time.Nanosecond
+	}
+}
+
+// TestMissingRights: they cost no attempt, and sending goes on when they are there.
+func TestMissingRights(t *testing.T) {
+	for name, fault := range map[string]kfake.Fault{
+		"IDEMPOTENT_WRITE": {Keys: []kmsg.Key{kmsg.InitProducerID}, Err: kerr.ClusterAuthorizationFailed, Count: -1, TopLevel: true},
+		"grant WRITE":      {Keys: produce, Err: kerr.TopicAuthorizationFailed, Count: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := startBroker(t)
+			topic := newTopic(t, []string{b.address}, 1, nil)
+			d := newDestination(t, Config{Brokers: []string{b.address}, Timeout: 3 * time.Second}, topic)
+			denied := b.Fault(fault)
+			err := d.Send(t.Context(), newMessage("k", 1))
+			if class(err) != event.Unavailable || !strings.Contains(err.Error(), name) {
+				t.Errorf("Send = %v (%v), want unavailable with what to grant", err, class(err))
+			}
+			denied.Remove()
+			transporttest.Eventually(t, "the message is sent", func() bool { return d.Send(t.Context(), newMessage("k", 2)) == nil })
+		})
+	}
+}
+
 // TestOnePartitionDown: a partition without an answer must not hold another.
 func TestOnePartitionDown(t *testing.T) {
 	b := startBroker(t)

@@ -44,6 +44,7 @@ type producer struct {
 
 // A handover is the record that hand is about.
 type handover struct {
+	attempt   *attempt
 	record    *kgo.Record
 	first     bool // of its run
 	partition int
@@ -70,7 +71,7 @@ func newProducer(c Config, topic string, batchBytes int) (*producer, error) {
 		kgo.ProduceRequestTimeout(max(time.Second, c.Timeout)),
 		kgo.ProducerLinger(c.Linger),
 		kgo.ProducerOnDataLossDetected(func(topic string, partition int32) {
-			p.log.Error("the broker lost records that it had acknowledged", "topic", topic, "partition", partition)
+			p.log.Warn("the broker does not know what this producer sent before: it may have lost acknowledged records", "topic", topic, "partition", partition)
 		}),
 		kgo.WithHooks(p),
 	)
@@ -79,20 +80,21 @@ func newProducer(c Config, topic string, batchBytes int) (*producer, error) {
 	return p, err
 }
 
-// An attempt is a part of a run on its way: all of it in one batch.
+// An attempt is a part of a run on its way: all of it in one batch, which the
+// broker takes whole or not at all.
 type attempt struct {
 	cancel context.CancelFunc
 	// partition is -1 if the client did not know the topic yet; waits is the record
 	// then.
 	partition int
 	waits     *kgo.Record
+	done      chan struct{}
 
 	mu       sync.Mutex
-	errs     []error
-	answered []bool
-	open     int // records without an answer, once handed is known
-	handed   int // -1 until all are handed over
-	done     chan struct{}
+	handed   int // -1 until all records are handed over
+	answered int
+	err      error
+	refused  *kgo.Record // the record that did not go into the batch; nil if all did
 }
 
 // send hands records, which have one key, to the client: as many, from the first
@@ -105,21 +107,21 @@ func (p *producer) send(records []*kgo.Record) (*attempt, error) {
 		return nil, errBlocked
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	a := &attempt{cancel: cancel, handed: -1, errs: make([]error, len(records)), answered: make([]bool, len(records)), done: make(chan struct{})}
+	a := &attempt{cancel: cancel, handed: -1, done: make(chan struct{})}
+	promise := a.promise
 	handed := 0
 	for handed < len(records) {
-		// A record that needs a new batch is not taken, and is used no more: the
-		// client may still look at it.
-		r := *records[handed]
-		p.begin(&r, handed == 0)
-		p.client.Produce(ctx, &r, a.promise(handed))
+		r := records[handed]
+		p.begin(a, r, handed == 0)
+		p.client.Produce(ctx, r, promise)
 		seen, cut := p.end()
 		if cut {
+			records[handed] = again(r)
 			break
 		}
 		handed++
 		if !seen {
-			a.waits = &r // or it failed: nothing may follow it
+			a.waits = r // or it failed: nothing may follow it
 			break
 		}
 	}
@@ -128,10 +130,15 @@ func (p *producer) send(records []*kgo.Record) (*attempt, error) {
 	return a, nil
 }
 
-func (p *producer) begin(r *kgo.Record, first bool) {
+// again returns a record like r, which the client still looks at.
+func again(r *kgo.Record) *kgo.Record {
+	return &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
+}
+
+func (p *producer) begin(a *attempt, r *kgo.Record, first bool) {
 	p.pick.Lock()
 	defer p.pick.Unlock()
-	p.now.record, p.now.first = r, first
+	p.now.attempt, p.now.record, p.now.first = a, r, first
 	p.now.seen, p.now.newBatch, p.now.cut = false, false, false
 	if first {
 		p.now.late, p.now.partition = p.late, -1
@@ -144,7 +151,7 @@ func (p *producer) end() (seen, cut bool) {
 	if !p.now.seen {
 		p.placed[p.now.record] = -1
 	}
-	p.now.record = nil
+	p.now.attempt, p.now.record = nil, nil
 	return p.now.seen, p.now.cut
 }
 
@@ -155,16 +162,25 @@ func (p *producer) chosen() int {
 	return p.now.partition
 }
 
-func (a *attempt) promise(i int) func(*kgo.Record, error) {
-	return func(_ *kgo.Record, err error) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.errs[i], a.answered[i] = err, true
-		if a.handed >= 0 && i < a.handed {
-			a.open--
-			a.finish()
-		}
+// promise is called by the client with the fate of each record.
+func (a *attempt) promise(r *kgo.Record, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r == a.refused {
+		return
 	}
+	a.answered++
+	if a.err == nil {
+		a.err = err
+	}
+	a.finish()
+}
+
+// refuse says that r does not belong to the attempt.
+func (a *attempt) refuse(r *kgo.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refused = r
 }
 
 // hand says how many records were handed over.
@@ -172,16 +188,11 @@ func (a *attempt) hand(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.handed = n
-	for _, answered := range a.answered[:n] {
-		if !answered {
-			a.open++
-		}
-	}
 	a.finish()
 }
 
 func (a *attempt) finish() {
-	if a.open == 0 {
+	if a.answered == a.handed {
 		a.cancel()
 		close(a.done)
 	}
@@ -190,10 +201,8 @@ func (a *attempt) finish() {
 // result returns how many records are safe: all that were handed over, or none,
 // and why. It is called when done is closed.
 func (a *attempt) result() (int, error) {
-	for _, err := range a.errs[:a.handed] {
-		if err != nil {
-			return 0, err
-		}
+	if a.err != nil {
+		return 0, a.err
 	}
 	return a.handed, nil
 }
@@ -317,6 +326,7 @@ func (t *topicPartitioner) Partition(r *kgo.Record, n int) int {
 	case now.first:
 	case now.newBatch, now.late != p.late, p.choose(r, n) != now.partition && r.Key != nil:
 		now.cut = true
+		now.attempt.refuse(r)
 		return noPartition
 	}
 	return now.partition

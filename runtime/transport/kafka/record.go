@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -31,20 +32,48 @@ func encode(topic, source string, m event.Message) (*kgo.Record, error) {
 		r.Key = []byte(m.Key)
 	}
 	fields := envelope.Fields(source, m)
-	r.Headers = make([]kgo.RecordHeader, 0, len(fields)+1)
-	r.Headers = append(r.Headers, kgo.RecordHeader{Key: event.HeaderContentType, Value: []byte(media)})
+	size := len(media)
 	for _, f := range fields {
-		name := f.Name
-		switch f.Kind {
-		case envelope.Attribute:
-			name = ceHeader + name
-		case envelope.Own:
-			name = envelope.OwnPrefix + name
-		}
-		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: []byte(f.Value)})
+		size += len(f.Value)
+	}
+	values := make([]byte, 0, size) // one allocation for all
+	value := func(text string) []byte {
+		from := len(values)
+		values = append(values, text...)
+		return values[from:len(values):len(values)]
+	}
+	r.Headers = make([]kgo.RecordHeader, 0, len(fields)+1)
+	r.Headers = append(r.Headers, kgo.RecordHeader{Key: event.HeaderContentType, Value: value(media)})
+	for _, f := range fields {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: headerName(f), Value: value(f.Value)})
 	}
 	return r, nil
 }
+
+// headerName returns the name under which a field travels.
+func headerName(f envelope.Field) string {
+	switch f.Kind {
+	case envelope.Attribute:
+		if name := attributeHeaders[f.Name]; name != "" {
+			return name
+		}
+		return ceHeader + f.Name
+	case envelope.Own:
+		return envelope.OwnPrefix + f.Name
+	}
+	return f.Name
+}
+
+// attributeHeaders are the header names of the attributes that a message's own
+// fields take.
+var attributeHeaders = func() map[string]string {
+	names := map[string]string{}
+	full := event.Message{Topic: "t", Key: "k", Version: 1, Attempt: 1, CreatedAt: time.Unix(0, 0)}
+	for _, f := range envelope.Fields("s", full) {
+		names[f.Name] = ceHeader + f.Name
+	}
+	return names
+}()
 
 // maxVarint is the longest encoding of a length.
 const maxVarint = 5

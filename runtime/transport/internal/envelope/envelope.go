@@ -140,9 +140,9 @@ func ContentType(m event.Message) (string, error) {
 // publisher gave it. Attributes that became fields of the message are left out,
 // and core attributes are kept with the prefix "ce-". nil means none.
 func Headers(fields []Field) event.Headers {
-	kept := event.Headers{}
+	kept, twice := event.Headers{}, repeated(fields)
 	for _, kind := range []Kind{Plain, Own, Attribute} {
-		keepKind(kept, fields, kind)
+		keepKind(kept, fields, kind, twice)
 	}
 	if len(kept) == 0 {
 		return nil
@@ -151,9 +151,9 @@ func Headers(fields []Field) event.Headers {
 }
 
 // keepKind keeps the fields of one kind; they replace those of kinds before.
-func keepKind(kept event.Headers, fields []Field, kind Kind) {
-	for i, f := range fields {
-		if f.Kind != kind || f.Flaw != "" || occursTwice(fields, i) {
+func keepKind(kept event.Headers, fields []Field, kind Kind, twice map[label]bool) {
+	for _, f := range fields {
+		if f.Kind != kind || f.Flaw != "" || twice[label{f.Kind, f.Name}] {
 			continue
 		}
 		name := keptName(f)
@@ -163,13 +163,27 @@ func keepKind(kept event.Headers, fields []Field, kind Kind) {
 	}
 }
 
-func occursTwice(fields []Field, i int) bool {
-	for j, f := range fields {
-		if j != i && f.Kind == fields[i].Kind && f.Name == fields[i].Name {
-			return true
+// A label is what must not occur twice.
+type label struct {
+	kind Kind
+	name string
+}
+
+// repeated returns the labels that occur more than once; nil means none.
+func repeated(fields []Field) map[label]bool {
+	seen := make(map[label]bool, len(fields))
+	var twice map[label]bool
+	for _, f := range fields {
+		l := label{f.Kind, f.Name}
+		if seen[l] {
+			if twice == nil {
+				twice = map[label]bool{}
+			}
+			twice[l] = true
 		}
+		seen[l] = true
 	}
-	return false
+	return twice
 }
 
 // keptName returns the name of the header that a field is kept as; "" if it is
