@@ -97,14 +97,9 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// jetStream returns the JetStream of a connection. At most inFlight publishes
-// may be unacknowledged.
-func (c *Config) jetStream(conn *nats.Conn, inFlight int) (jetstream.JetStream, error) {
-	options := []jetstream.JetStreamOpt{
-		jetstream.WithDefaultTimeout(c.Timeout),
-		jetstream.WithPublishAsyncMaxPending(inFlight),
-		jetstream.WithPublishAsyncTimeout(c.Timeout),
-	}
+// jetStream returns the JetStream of a connection.
+func (c *Config) jetStream(conn *nats.Conn) (jetstream.JetStream, error) {
+	options := []jetstream.JetStreamOpt{jetstream.WithDefaultTimeout(c.Timeout)}
 	switch {
 	case c.Domain != "":
 		return jetstream.NewWithDomain(conn, c.Domain, options...)

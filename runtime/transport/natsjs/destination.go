@@ -31,9 +31,10 @@ type Destination struct {
 	link     *link
 	address  string
 
-	queue  chan *publish
-	gone   chan struct{} // closed by Close, when nobody waits any more
-	writer sync.WaitGroup
+	confirms *confirms
+	queue    chan *publish
+	gone     chan struct{} // closed by Close, when nobody waits any more
+	writer   sync.WaitGroup
 
 	checking chan struct{} // a token: who holds it looks at the stream
 	checked  atomic.Bool
@@ -45,21 +46,6 @@ type Destination struct {
 
 // maxQueued is how many messages may wait for the writer.
 const maxQueued = 1024
-
-// A publish is a message on its way to the connection.
-type publish struct {
-	ctx    context.Context
-	m      *nats.Msg
-	id     string
-	taken  atomic.Bool // by the writer, or by a Send that gives up
-	future chan answer
-}
-
-// An answer is what the client said when it took a message.
-type answer struct {
-	future jetstream.PubAckFuture
-	err    error
-}
 
 // NewDestination returns a destination for a stream. It connects in the
 // background, looks at the stream before the first message, and makes it if the
@@ -79,12 +65,19 @@ func NewDestination(c Config, t topology.NATSDestination) (*Destination, error) 
 	if _, err := subject.pattern(); err != nil && t.Declare {
 		return fail(err)
 	}
-	l, err := newLink(&c, t.Name)
+	l, err := newLink(&c, t.Name, new(atomic.Int64))
 	if err != nil {
 		return fail(err)
 	}
+	confirms, err := newConfirms(l.conn)
+	if err != nil {
+		l.close()
+		return fail(err)
+	}
+	l.onLost(func() { confirms.fail(nats.ErrDisconnected) })
 	d := &Destination{
-		config: c, topology: t, subject: subject, link: l, address: address(c, t),
+		confirms: confirms,
+		config:   c, topology: t, subject: subject, link: l, address: address(c, t),
 		queue: make(chan *publish, maxQueued), gone: make(chan struct{}), checking: make(chan struct{}, 1),
 	}
 	d.writer.Go(d.write)
@@ -125,7 +118,7 @@ func (d *Destination) Close() error {
 	case <-timer.C:
 	}
 	close(d.gone)
-	d.link.js.CleanupPublisher()
+	d.confirms.close()
 	d.link.close()
 	d.writer.Wait()
 	return nil
@@ -157,11 +150,7 @@ func (d *Destination) Send(ctx context.Context, m event.Message) error {
 		return event.AsUnavailable(d.named(err))
 	}
 	p.ctx = ctx
-	future, err := d.submit(p)
-	if err != nil {
-		return d.classified(err)
-	}
-	return d.classified(d.confirm(ctx, p, future))
+	return d.classified(d.submit(p))
 }
 
 // prepare builds what is published.
@@ -177,7 +166,9 @@ func (d *Destination) prepare(m event.Message) (*publish, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &publish{m: msg, id: d.publishID(m), future: make(chan answer, 1)}, nil
+	msg.Header[nats.MsgIdHdr] = []string{d.publishID(m)}
+	msg.Header[nats.ExpectedStreamHdr] = []string{d.topology.Stream}
+	return &publish{m: msg, done: make(chan error, 1)}, nil
 }
 
 // publishID returns what the server deduplicates by. A message that is routed to
@@ -232,25 +223,28 @@ func (d *Destination) Check(ctx context.Context) error {
 	return nil
 }
 
-// submit hands p to the writer and returns its answer. A message whose turn has
-// not come when ctx ends is not sent.
-func (d *Destination) submit(p *publish) (jetstream.PubAckFuture, error) {
+// submit hands p to the writer and waits for the server's answer. A message whose
+// turn has not come when its context ends is not sent.
+func (d *Destination) submit(p *publish) error {
 	select {
 	case d.queue <- p:
 	case <-p.ctx.Done():
-		return nil, event.AsUnavailable(fmt.Errorf("not sent: %w", p.ctx.Err()))
+		return unsent(p.ctx)
 	}
 	select {
-	case a := <-p.future:
-		if a.err != nil {
-			return nil, refused(a.err)
+	case err := <-p.done:
+		if errors.Is(err, jetstream.ErrNoStreamResponse) { // look again, and make it again if that is ours to do
+			d.checked.Store(false)
 		}
-		return a.future, nil
+		return failed(d.topology.Stream, p.m.Subject, err)
 	case <-p.ctx.Done():
 		if p.taken.CompareAndSwap(false, true) {
-			return nil, event.AsUnavailable(fmt.Errorf("not sent: %w", p.ctx.Err()))
+			return unsent(p.ctx)
 		}
-		return nil, ended(p.ctx)
+		d.confirms.forget(p)
+		return ended(p.ctx)
+	case <-d.gone:
+		return errGone
 	}
 }
 
@@ -260,37 +254,15 @@ func (d *Destination) write() {
 	for {
 		select {
 		case p := <-d.queue:
-			d.publish(p)
+			if p.ctx.Err() != nil || !p.taken.CompareAndSwap(false, true) {
+				continue // Send says that it was not sent
+			}
+			if err := d.confirms.send(p); err != nil {
+				p.done <- refused(err)
+			}
 		case <-d.gone:
 			return
 		}
-	}
-}
-
-func (d *Destination) publish(p *publish) {
-	if p.ctx.Err() != nil || !p.taken.CompareAndSwap(false, true) {
-		p.future <- answer{err: fmt.Errorf("not sent: %w", context.Cause(p.ctx))}
-		return
-	}
-	var a answer
-	a.future, a.err = d.link.js.PublishMsgAsync(p.m, jetstream.WithMsgID(p.id), jetstream.WithExpectStream(d.topology.Stream), jetstream.WithRetryAttempts(0))
-	p.future <- a
-}
-
-// confirm waits for the server's acknowledgement.
-func (d *Destination) confirm(ctx context.Context, p *publish, future jetstream.PubAckFuture) error {
-	select {
-	case <-future.Ok():
-		return nil
-	case err := <-future.Err():
-		if errors.Is(err, jetstream.ErrNoStreamResponse) { // look again, and make it again if that is ours to do
-			d.checked.Store(false)
-		}
-		return failed(d.topology.Stream, p.m.Subject, err)
-	case <-ctx.Done():
-		return ended(ctx)
-	case <-d.gone:
-		return errGone
 	}
 }
 

@@ -258,7 +258,7 @@ func TestNothingIsKeptForTheNextConnection(t *testing.T) {
 					t.Errorf("Send without a connection: %v (%v), want unavailable", err, classOf(err))
 				}
 				// Behind the checks of Send, the client itself must refuse.
-				if _, err := d.link.js.PublishMsgAsync(&nats.Msg{Subject: "orders.late"}); err == nil && !d.link.conn.IsConnected() {
+				if _, err := d.link.js.PublishAsync("orders.late", nil); err == nil && !d.link.conn.IsConnected() {
 					t.Error("the client took a message without a connection")
 				}
 			})

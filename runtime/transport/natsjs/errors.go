@@ -41,6 +41,8 @@ func refused(err error) error {
 func failed(stream, subject string, err error) error {
 	var api *jetstream.APIError
 	switch {
+	case err == nil:
+		return nil
 	case errors.As(err, &api):
 		return answered(api)
 	case errors.Is(err, jetstream.ErrNoStreamResponse):
@@ -69,6 +71,11 @@ func answered(err *jetstream.APIError) error {
 		return event.AsUnavailable(err)
 	}
 	return err
+}
+
+// unsent says that a message's time was over before its turn came.
+func unsent(ctx context.Context) error {
+	return event.AsUnavailable(fmt.Errorf("not sent: %w", context.Cause(ctx)))
 }
 
 // ended says which end a wait came to.

@@ -68,6 +68,10 @@ func (g *gate) jumped(m *jetstream.MsgMetadata) bool {
 	return g.next != 0 && m.Sequence.Consumer != g.next
 }
 
+// doubt makes the next delivery count as one that jumped: the connection was lost,
+// and nobody told what happened meanwhile.
+func (g *gate) doubt() { g.chained, g.next = false, math.MaxUint64 }
+
 // follows reports whether a delivery is the next message, as far as the numbers
 // of deliveries tell.
 func (g *gate) follows(m *jetstream.MsgMetadata) bool {

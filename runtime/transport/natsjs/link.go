@@ -16,32 +16,29 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// maxInFlight bounds the publishes of one destination that wait for their
-// acknowledgement.
-const maxInFlight = 1 << 16
-
 // A link is a connection to the server and what is known of its state. It is
 // safe for concurrent use.
 type link struct {
-	conn   *nats.Conn
-	js     jetstream.JetStream
-	owned  bool
-	status chan nats.Status
-	done   chan struct{} // closed when watching has ended
-	// reconnects counts how often the connection was made again.
-	reconnects atomic.Int64
+	conn       *nats.Conn
+	js         jetstream.JetStream
+	owned      bool
+	status     chan nats.Status
+	done       chan struct{} // closed when watching has ended
+	reconnects *atomic.Int64 // how often the connection was made again
 
 	mu      sync.Mutex
 	session context.Context // ends when the connection is lost
 	end     context.CancelFunc
 	up      chan struct{} // closed while connected
 	why     error         // there is no connection
+	tell    func()        // that the connection is lost; nil if nobody wants to know
 }
 
-// newLink returns a link that connects in the background. It returns an error
+// newLink returns a link that connects in the background, and counts in reconnects
+// how often it had to again. It returns an error
 // when the configuration cannot work, never because a server is down.
-func newLink(c *Config, name string) (*link, error) {
-	l := &link{conn: c.Conn, done: make(chan struct{}), up: make(chan struct{})}
+func newLink(c *Config, name string, reconnects *atomic.Int64) (*link, error) {
+	l := &link{conn: c.Conn, reconnects: reconnects, done: make(chan struct{}), up: make(chan struct{})}
 	if l.conn == nil {
 		var err error
 		if l.conn, err = connect(c, name); err != nil {
@@ -50,7 +47,7 @@ func newLink(c *Config, name string) (*link, error) {
 		l.owned = true
 	}
 	var err error
-	if l.js, err = c.jetStream(l.conn, maxInFlight); err != nil {
+	if l.js, err = c.jetStream(l.conn); err != nil {
 		if l.owned {
 			l.conn.Close()
 		}
@@ -154,12 +151,23 @@ func (l *link) connected(again bool) {
 func (l *link) lost() {
 	why := l.conn.LastError()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.why = why
 	if l.session.Err() == nil {
 		l.end()
 		l.up = make(chan struct{})
 	}
+	tell := l.tell
+	l.mu.Unlock()
+	if tell != nil {
+		tell()
+	}
+}
+
+// onLost has f called whenever the connection is lost.
+func (l *link) onLost(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tell = f
 }
 
 // current returns the context of the connection of now; it has ended when there

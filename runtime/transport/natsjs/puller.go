@@ -27,9 +27,10 @@ type puller struct {
 	stream   jetstream.Stream
 	consumer jetstream.Consumer
 	ackWait  time.Duration
-	log      string // the stream, as messages without an id name it
-	gate     *gate  // nil unless ordered
-	pin      string // the last pin that the server gave
+	log      string          // the stream, as messages without an id name it
+	gate     *gate           // nil unless ordered
+	pin      string          // the last pin that the server gave
+	session  context.Context // the connection of the last request
 
 	// started says that stream and consumer were found good, progress that messages
 	// were stored.
@@ -121,6 +122,10 @@ func (p *puller) openGate(ctx context.Context, info *jetstream.StreamInfo) error
 // pull makes one request and stores what it brings.
 func (p *puller) pull(ctx context.Context) error {
 	session := p.link.current()
+	if p.gate != nil && p.session != nil && p.session != session {
+		p.gate.doubt()
+	}
+	p.session = session
 	expiry := maxPull
 	options := make([]jetstream.FetchOpt, 0, 2)
 	if p.gate != nil {

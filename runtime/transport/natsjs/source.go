@@ -69,7 +69,7 @@ func (s *Source) Stats() inbox.SourceStats {
 // *event.ConfigurationError and says that the consumer, as it was found at the
 // beginning, cannot keep what the schema promises.
 func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
-	l, err := newLink(&s.config, s.topology.Name)
+	l, err := newLink(&s.config, s.topology.Name, &s.counts.reconnects)
 	if err != nil {
 		return fmt.Errorf("nats source %s: %w", s.topology.Name, err)
 	}
@@ -78,7 +78,6 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		p := &puller{source: s, link: l, receiver: r}
 		err := p.run(ctx)
-		s.counts.reconnects.Store(l.reconnects.Load())
 		started = started || p.started
 		switch {
 		case ctx.Err() != nil:

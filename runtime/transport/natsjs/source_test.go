@@ -230,7 +230,7 @@ func TestReplicasKeepOrder(t *testing.T) {
 }
 
 func replicasKeepOrder(t *testing.T, ordered bool) {
-	const perKey = 150
+	const perKey = 60
 	keys := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 	s := startServer(t)
 	stream := ordersStream(t, s)

@@ -1,0 +1,121 @@
+package natsjs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A publish is a message on its way.
+type publish struct {
+	ctx   context.Context
+	m     *nats.Msg
+	taken atomic.Bool // by the writer, or by a Send that gives up
+	token uint64
+	// done has one answer at most: nil when the server has stored the message.
+	done chan error
+}
+
+// confirms match the server's answers to their publishes. They are safe for
+// concurrent use.
+type confirms struct {
+	conn   *nats.Conn
+	prefix string // of the subjects that answers come to
+	sub    *nats.Subscription
+
+	mu      sync.Mutex
+	next    uint64
+	waiting map[uint64]*publish
+}
+
+func newConfirms(conn *nats.Conn) (*confirms, error) {
+	c := &confirms{conn: conn, prefix: conn.NewInbox() + ".", waiting: map[uint64]*publish{}}
+	var err error
+	c.sub, err = conn.Subscribe(c.prefix+"*", c.answer)
+	return c, err
+}
+
+// send publishes p. An error means that nothing was sent.
+func (c *confirms) send(p *publish) error {
+	c.mu.Lock()
+	c.next++
+	p.token = c.next
+	c.waiting[p.token] = p
+	c.mu.Unlock()
+	p.m.Reply = c.prefix + strconv.FormatUint(p.token, 10)
+	err := c.conn.PublishMsg(p.m)
+	if err != nil {
+		c.forget(p)
+	}
+	return err
+}
+
+// forget makes an answer to p come to nothing.
+func (c *confirms) forget(p *publish) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, p.token)
+}
+
+// take returns the publish of an answer's subject, once; nil if nobody waits.
+func (c *confirms) take(subject string) *publish {
+	token, err := strconv.ParseUint(strings.TrimPrefix(subject, c.prefix), 10, 64)
+	if err != nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.waiting[token]
+	delete(c.waiting, token)
+	return p
+}
+
+// answer hands an answer to its publish.
+func (c *confirms) answer(m *nats.Msg) {
+	if p := c.take(m.Subject); p != nil {
+		p.done <- verdict(m)
+	}
+}
+
+// fail ends all waiting with err.
+func (c *confirms) fail(err error) {
+	c.mu.Lock()
+	waiting := c.waiting
+	c.waiting = map[uint64]*publish{}
+	c.mu.Unlock()
+	for _, p := range waiting {
+		p.done <- err
+	}
+}
+
+func (c *confirms) close() {
+	c.sub.Unsubscribe()
+	c.fail(errGone)
+}
+
+// verdict reads an answer: nil when the message is stored, now or before.
+func verdict(m *nats.Msg) error {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		return jetstream.ErrNoStreamResponse
+	}
+	var ack struct {
+		Error  *jetstream.APIError `json:"error"`
+		Stream string              `json:"stream"`
+	}
+	switch err := json.Unmarshal(m.Data, &ack); {
+	case err != nil:
+		return fmt.Errorf("the answer is no acknowledgement: %w", err)
+	case ack.Error != nil:
+		return ack.Error
+	case ack.Stream == "":
+		return jetstream.ErrInvalidJSAck
+	}
+	return nil
+}
