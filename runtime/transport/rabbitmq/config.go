@@ -18,7 +18,7 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultMaxChannels  = 64
+	DefaultMaxInFlight  = 64
 	DefaultMaxBytes     = 16 << 20
 	DefaultDialTimeout  = 10 * time.Second
 	DefaultWriteTimeout = 30 * time.Second
@@ -44,9 +44,9 @@ type Config struct {
 	// Source is the CloudEvents source attribute, a URI reference that names the
 	// sending service; default "lanebox".
 	Source string
-	// MaxChannels is how many messages a destination has on their way at a time;
+	// MaxInFlight is how many messages a destination has on their way at a time;
 	// default 64. Set it to the destination's concurrency.
-	MaxChannels int
+	MaxInFlight int
 	// MaxBytes is the largest payload that a destination sends; default 16 MiB, as
 	// RabbitMQ 4 allows. A larger one is a permanent failure.
 	MaxBytes int
@@ -67,7 +67,7 @@ type Config struct {
 func (c *Config) complete() error {
 	c.ConnectionName = cmp.Or(c.ConnectionName, "lanebox")
 	c.Source = cmp.Or(c.Source, "lanebox")
-	c.MaxChannels = cmp.Or(c.MaxChannels, DefaultMaxChannels)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, DefaultMaxInFlight)
 	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
 	c.DialTimeout = cmp.Or(c.DialTimeout, DefaultDialTimeout)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, DefaultWriteTimeout)
@@ -76,7 +76,7 @@ func (c *Config) complete() error {
 		c.Logger = slog.Default()
 	}
 	switch {
-	case c.MaxChannels < 0 || c.MaxBytes < 0 || c.DialTimeout < 0 || c.WriteTimeout < 0:
+	case c.MaxInFlight < 0 || c.MaxBytes < 0 || c.DialTimeout < 0 || c.WriteTimeout < 0:
 		return errors.New("limits must not be negative")
 	case c.Heartbeat < time.Second:
 		return errors.New("the heartbeat must be at least one second")

@@ -61,7 +61,7 @@ func (l *link) alive() bool {
 }
 
 // closeTime bounds the farewell of a connection.
-const closeTime = 5 * time.Second
+const closeTime = 2 * time.Second
 
 // close ends the connection and returns when it has ended.
 func (l *link) close() {

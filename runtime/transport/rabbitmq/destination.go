@@ -57,7 +57,7 @@ func NewDestination(c Config, t topology.RabbitMQDestination) (*Destination, err
 		return fail(errors.New("a direct exchange sends nothing to all queues: the routing key must be a constant, or the exchange of type topic"))
 	}
 	t.ShardQueues = slices.Clone(t.ShardQueues)
-	d := &Destination{config: c, t: t, key: key, slots: make(chan struct{}, c.MaxChannels)}
+	d := &Destination{config: c, t: t, key: key, slots: make(chan struct{}, c.MaxInFlight)}
 	d.connector = &connector{config: c, prepare: d.prepare}
 	return d, nil
 }

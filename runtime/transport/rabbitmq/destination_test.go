@@ -120,7 +120,7 @@ func TestReturnsAreMatched(t *testing.T) {
 	conn := raw(t, server)
 	name := testrabbit.Name("events")
 	removed(t, server, []string{name + ".x"}, []string{name + ".q"})
-	d := newDestination(t, Config{URL: server, MaxChannels: 4},
+	d := newDestination(t, Config{URL: server, MaxInFlight: 4},
 		topology.RabbitMQDestination{Name: "events", Exchange: name + ".x", ExchangeType: "topic", RoutingKey: "{header:to}"})
 	first := newMessage("k", 1)
 	first.Headers = event.Headers{"to": "no"}
@@ -400,7 +400,7 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 		"other scheme":     {Config{URL: "http://host"}, nil},
 		"no host":          {Config{URL: "amqp://"}, nil},
 		"wrong further":    {Config{URL: "amqp://host", More: []string{"host"}}, nil},
-		"negative":         {Config{URL: "amqp://host", MaxChannels: -1}, nil},
+		"negative":         {Config{URL: "amqp://host", MaxInFlight: -1}, nil},
 		"short heartbeat":  {Config{URL: "amqp://host", Heartbeat: time.Millisecond}, nil},
 		"no shards":        {Config{URL: "amqp://host"}, func(t *topology.RabbitMQDestination) { t.ShardQueues = nil }},
 		"the same shard":   {Config{URL: "amqp://host"}, func(t *topology.RabbitMQDestination) { t.ShardQueues = []string{"a", "a"} }},

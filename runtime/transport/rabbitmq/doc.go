@@ -3,9 +3,10 @@
 //
 // A [Destination] publishes persistent messages with confirms and the mandatory
 // flag: Send returns nil when the broker has confirmed the message and routed it
-// to a queue. Every Send has a channel of its own while it waits, so that a
-// confirm, a return or an error belongs to one message without doubt, and what one
-// message causes ends no other.
+// to a queue. The confirm, or the return before it, belongs to one message without
+// doubt: a channel with a message that was given up takes no other. When the broker
+// ends a channel for what one of its messages is, each of them is published again on
+// a channel of its own, so that only the one pays for it.
 //
 // An ordered destination spreads keys over shards: queues with a single active
 // consumer each, bound to a headers exchange. [Shard] decides by the key alone, so

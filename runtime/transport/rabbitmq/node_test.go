@@ -43,7 +43,7 @@ func startLoad(t testing.TB, d *Destination, keys int) *load {
 	l := &load{keys: keys, sent: make([]int64, keys), cancel: cancel}
 	for k := range keys {
 		l.running.Go(func() {
-			pace := backoff{first: 2 * time.Millisecond, last: 2 * time.Millisecond}
+			pace := backoff{first: 5 * time.Millisecond, last: 5 * time.Millisecond}
 			for ctx.Err() == nil {
 				l.one(t, d, newMessage(fmt.Sprintf("key-%d", k), l.sent[k]))
 				l.sent[k]++

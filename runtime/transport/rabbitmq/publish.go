@@ -29,19 +29,28 @@ var (
 	errBlocked   = errors.New("the broker takes no messages on this connection: it is short of memory or disk")
 	errNacked    = errors.New("the broker did not take the message (negative confirm)")
 	errNoConfirm = errors.New("no confirm came in time")
-	errStray     = errors.New("the broker returned another message than the one sent")
 )
 
-// A channel carries one message at a time, so that whatever the broker says on it
-// speaks of that message. One whose message was given up is closed: a confirm that
-// comes late has nobody to mistake it.
+// A channel carries messages side by side and tells what became of each. One that
+// has a message which was given up is retired: it takes no other, so that a return
+// or confirm that comes late cannot be mistaken for that of the message's next try.
 type channel struct {
-	ch      *amqp.Channel
+	ch *amqp.Channel
+	// returns has room for a return of every message on the channel.
 	returns chan amqp.Return
-	closes  chan *amqp.Error
+	// gone is closed when the channel has ended; err says why then, nil if this
+	// side ended it.
+	gone chan struct{}
+	err  *amqp.Error
+
+	mu      sync.Mutex
+	found   map[string]amqp.Return // returns that were read, by message id
+	waiters int                    // messages whose confirm is waited for
+	retired bool
 }
 
-func newChannel(l *link) (*channel, error) {
+// newChannel returns a channel for at most n messages at a time.
+func newChannel(l *link, n int) (*channel, error) {
 	ch, err := l.conn.Channel()
 	if err != nil {
 		return nil, err
@@ -50,39 +59,101 @@ func newChannel(l *link) (*channel, error) {
 		ch.Close()
 		return nil, err
 	}
-	return &channel{
-		ch:      ch,
-		returns: ch.NotifyReturn(make(chan amqp.Return, 1)),
-		closes:  ch.NotifyClose(make(chan *amqp.Error, 1)),
-	}, nil
+	c := &channel{
+		ch: ch, found: map[string]amqp.Return{}, gone: make(chan struct{}),
+		returns: ch.NotifyReturn(make(chan amqp.Return, n)),
+	}
+	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
+	go func() {
+		defer close(c.gone)
+		for err := range closes {
+			c.err = err
+		}
+	}()
+	return c, nil
 }
 
-// A pool keeps the channels of one link.
+// enter adds a message; it returns false when the channel takes none any more.
+func (c *channel) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.retired || c.ch.IsClosed() {
+		return false
+	}
+	c.waiters++
+	return true
+}
+
+// leave takes a message off. A retired channel ends with its last one.
+func (c *channel) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiters--
+	if c.retired && c.waiters == 0 {
+		go c.ch.Close()
+	}
+}
+
+func (c *channel) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.retired = true
+}
+
+// returned returns how a message was returned, if it was. It must be called once
+// the message's confirm has come, or the channel has ended: a return comes before.
+func (c *channel) returned(id string) (amqp.Return, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		select {
+		case r, ok := <-c.returns:
+			if ok {
+				c.found[r.MessageId] = r
+				continue
+			}
+		default:
+		}
+		r, ok := c.found[id]
+		delete(c.found, id)
+		return r, ok
+	}
+}
+
+// A pool keeps the channel of a link that new messages take.
 type pool struct {
 	link  *link
-	slots chan struct{} // one for each channel in use; shared by all links
+	slots chan struct{} // one for each message on its way; shared by all links
 
-	mu   sync.Mutex
-	idle []*channel
+	mu      sync.Mutex
+	current *channel // nil: none yet
 }
 
-// take returns an idle channel, or a new one.
+// take returns a channel that the caller has entered.
 func (p *pool) take() (*channel, error) {
 	p.mu.Lock()
-	if n := len(p.idle); n > 0 {
-		c := p.idle[n-1]
-		p.idle = p.idle[:n-1]
-		p.mu.Unlock()
-		return c, nil
+	defer p.mu.Unlock()
+	if p.current != nil && p.current.enter() {
+		return p.current, nil
 	}
-	p.mu.Unlock()
-	return newChannel(p.link)
+	c, err := newChannel(p.link, cap(p.slots))
+	if err != nil {
+		return nil, err
+	}
+	c.enter()
+	p.current = c
+	return c, nil
 }
 
-func (p *pool) give(c *channel) {
-	p.mu.Lock()
-	p.idle = append(p.idle, c)
-	p.mu.Unlock()
+// alone returns a channel for one message.
+func (p *pool) alone() (*channel, error) {
+	c, err := newChannel(p.link, 1)
+	if err != nil {
+		return nil, err
+	}
+	c.enter()
+	c.retire()
+	return c, nil
 }
 
 // Stages of an exchange.
@@ -92,7 +163,7 @@ const (
 	abandoned        // nobody waits; nothing was and nothing will be sent
 )
 
-// An exchange is one message on its way: it is published once and answered once.
+// An exchange is one message on its way, answered once.
 type exchange struct {
 	exchange, key string
 	message       amqp.Publishing
@@ -103,19 +174,19 @@ type exchange struct {
 	givenUp chan struct{}
 }
 
-// publish sends a message on a channel of its own and waits for its confirm. It
-// returns soon after ctx ends; a client that still writes then goes on in the
-// background, on a slot that it gives back when its connection ends at the latest.
+// publish sends a message and waits for its confirm. It returns soon after ctx
+// ends; a client that still writes then goes on in the background, on a slot that
+// it gives back when its connection ends at the latest.
 func (p *pool) publish(ctx context.Context, e *exchange) error {
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
-		return event.AsUnavailable(fmt.Errorf("no channel became free: %w", ctx.Err()))
+		return event.AsUnavailable(fmt.Errorf("no place became free: %w", ctx.Err()))
 	}
 	e.answer, e.givenUp = make(chan error, 1), make(chan struct{})
 	go func() {
 		defer func() { <-p.slots }()
-		p.carry(e)
+		e.answer <- p.carry(e)
 	}()
 	select {
 	case err := <-e.answer:
@@ -132,36 +203,49 @@ func (p *pool) publish(ctx context.Context, e *exchange) error {
 	return fmt.Errorf("%w: %w", errNoConfirm, ctx.Err())
 }
 
-// carry takes a message through its exchange.
-func (p *pool) carry(e *exchange) {
+// carry takes a message through its exchange. When the broker ends the channel for
+// what one of its messages is, nobody can tell which; each of them, and what came
+// just too late to be sent, is published again then, on a channel of its own, which
+// tells.
+func (p *pool) carry(e *exchange) error {
 	c, err := p.take()
 	if err != nil {
-		e.answer <- event.AsUnavailable(fmt.Errorf("open a channel: %w", err))
-		return
+		return event.AsUnavailable(fmt.Errorf("open a channel: %w", err))
 	}
 	if !e.stage.CompareAndSwap(waiting, sent) {
-		p.give(c)
-		return
+		c.leave()
+		return nil
 	}
+	err = c.carry(e)
+	if p.link.conn.IsClosed() || code(err) == 0 && !errors.Is(err, amqp.ErrClosed) {
+		return err
+	}
+	if c, err = p.alone(); err != nil {
+		return err
+	}
+	select {
+	case <-e.givenUp:
+		c.leave()
+		return nil
+	default:
+		return c.carry(e)
+	}
+}
+
+// carry publishes a message on a channel that it has entered, and leaves it.
+func (c *channel) carry(e *exchange) error {
+	defer c.leave()
 	confirm, err := c.ch.PublishWithDeferredConfirm(e.exchange, e.key, true, false, e.message)
 	if err != nil {
-		c.ch.Close()
-		e.answer <- publishError(err)
-		return
+		return publishError(err)
 	}
 	select {
 	case <-confirm.Done():
+		return c.verdict(e, confirm.Acked())
 	case <-e.givenUp:
-		c.ch.Close()
-		return
+		c.retire()
+		return nil
 	}
-	err = c.verdict(e, confirm.Acked())
-	if c.ch.IsClosed() || errors.Is(err, errStray) {
-		c.ch.Close()
-	} else {
-		p.give(c)
-	}
-	e.answer <- err
 }
 
 // publishError classifies an error of the client. It refuses to write on a
@@ -174,30 +258,19 @@ func publishError(err error) error {
 }
 
 // verdict returns what became of a message whose confirm has come, or whose
-// channel has ended. A return comes before the confirm of its message.
+// channel has ended.
 func (c *channel) verdict(e *exchange, acked bool) error {
-	var returned *amqp.Return
-	select {
-	case r, ok := <-c.returns:
-		if ok {
-			returned = &r
-		}
-	default:
+	if r, ok := c.returned(e.message.MessageId); ok {
+		return &UnroutableError{Exchange: e.exchange, RoutingKey: e.key, Code: int(r.ReplyCode), Text: r.ReplyText}
 	}
 	switch {
-	case returned != nil && returned.MessageId != e.message.MessageId:
-		return errStray
-	case returned != nil:
-		return &UnroutableError{Exchange: e.exchange, RoutingKey: e.key, Code: int(returned.ReplyCode), Text: returned.ReplyText}
 	case acked:
 		return nil
+	case c.ch.IsClosed():
+		<-c.gone
+		return closedError(c.err)
 	}
-	select {
-	case err := <-c.closes:
-		return closedError(err)
-	default:
-		return event.AsBackPressure(errNacked, 0)
-	}
+	return event.AsBackPressure(errNacked, 0)
 }
 
 // closedError classifies the end of a channel that had a message on its way. nil
