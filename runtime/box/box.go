@@ -72,6 +72,9 @@ func New(c Config) *Box {
 func (b *Box) Run(ctx context.Context) error {
 	if b.c.Start != nil {
 		if err := b.c.Start(ctx); err != nil {
+			if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+				return nil // stopped before anything began
+			}
 			return fmt.Errorf("start: %w", err)
 		}
 	}

@@ -3,6 +3,7 @@ package box_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -107,6 +108,20 @@ func TestRunReturnsErrors(t *testing.T) {
 	p := &process{err: errors.New("the process ran")}
 	if err := box.New(box.Config{Process: p, Running: &running, Start: start}).Run(ctx); !errors.Is(err, bad) || errors.Is(err, p.err) {
 		t.Errorf("error of the start: %v", err)
+	}
+}
+
+// A box that is stopped while it starts has drained well: there was nothing.
+func TestStopDuringStart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &process{err: errors.New("the process ran")}
+	var running box.Running
+	err := box.New(box.Config{Process: p, Running: &running, Start: func(ctx context.Context) error {
+		cancel()
+		return fmt.Errorf("ask the database: %w", ctx.Err())
+	}}).Run(ctx)
+	if err != nil {
+		t.Errorf("Run: %v", err)
 	}
 }
 
