@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/lanebox/lanebox/runtime/event"
 )
 
 // A publish is a message on its way.
@@ -92,6 +94,23 @@ func (c *confirms) fail(err error) {
 	c.mu.Unlock()
 	for _, p := range waiting {
 		p.done <- err
+	}
+}
+
+// deny ends the waiting for answers to what the server says was not permitted. It
+// names the subject.
+func (c *confirms) deny(err error) {
+	var denied []*publish
+	c.mu.Lock()
+	for token, p := range c.waiting {
+		if strings.Contains(err.Error(), strconv.Quote(p.m.Subject)) {
+			denied = append(denied, p)
+			delete(c.waiting, token)
+		}
+	}
+	c.mu.Unlock()
+	for _, p := range denied {
+		p.done <- event.AsUnavailable(err)
 	}
 }
 

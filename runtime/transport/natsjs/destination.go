@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,6 +76,7 @@ func NewDestination(c Config, t topology.NATSDestination) (*Destination, error) 
 		return fail(err)
 	}
 	l.onLost(func() { confirms.fail(nats.ErrDisconnected) })
+	l.onDenied(confirms.deny)
 	d := &Destination{
 		confirms: confirms,
 		config:   c, topology: t, subject: subject, link: l, address: address(c, t),
@@ -88,9 +90,9 @@ func NewDestination(c Config, t topology.NATSDestination) (*Destination, error) 
 func address(c Config, t topology.NATSDestination) string {
 	hosts := c.URL
 	if c.Conn != nil {
-		hosts = c.Conn.ConnectedUrlRedacted()
+		hosts = strings.Join(c.Conn.Opts.Servers, ",") + "," + c.Conn.Opts.Url
 	}
-	return fmt.Sprintf("nats://%s/%s%s/%s/%s", servers(hosts), c.Domain, c.APIPrefix, t.Stream, t.Subject)
+	return fmt.Sprintf("%s/%s/%s?api=%s", servers(hosts), t.Stream, t.Subject, c.api())
 }
 
 // Address returns servers, stream and subject, without credentials.

@@ -215,6 +215,22 @@ func TestServerWithoutJetStreamIsUnavailable(t *testing.T) {
 	}
 }
 
+// A message that the server does not permit was not sent: waiting for permission
+// costs no attempts.
+func TestDeniedSubjectIsUnavailable(t *testing.T) {
+	s := startServer(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Deny: []string{"orders.closed.>"}},
+		}}}
+	})
+	d := newDestination(t, "nats://u:p@"+s.address(), orders)
+	mustSend(t, d, message("open", 1))
+	if err := d.Send(t.Context(), message("closed", 1)); classOf(err) != event.Unavailable || !strings.Contains(err.Error(), "orders.closed") {
+		t.Errorf("Send of what is not permitted = %v (%v), want unavailable", err, classOf(err))
+	}
+	mustSend(t, d, message("open", 2))
+}
+
 func TestStreamsThatCannotServe(t *testing.T) {
 	s := startServer(t)
 	s.addStream(t, jetstream.StreamConfig{Name: "SOURCE", Subjects: []string{"x"}})
@@ -393,6 +409,9 @@ func TestConnectionHandedIn(t *testing.T) {
 	d, err := NewDestination(Config{Conn: conn, Logger: quiet}, orders)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if want := newDestination(t, s.url(), orders).Address(); d.Address() != want {
+		t.Errorf("address %s, want %s", d.Address(), want)
 	}
 	mustSend(t, d, message("k", 1))
 	if err := d.Close(); err != nil || !conn.IsConnected() {

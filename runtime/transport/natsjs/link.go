@@ -30,13 +30,14 @@ type link struct {
 	session context.Context // ends when the connection is lost
 	end     context.CancelFunc
 	up      chan struct{} // closed while connected
+	before  bool          // there was a connection
 	why     error         // there is no connection
 	tell    func()        // that the connection is lost; nil if nobody wants to know
 }
 
 // newLink returns a link that connects in the background, and counts in reconnects
-// how often it had to again. It returns an error
-// when the configuration cannot work, never because a server is down.
+// how often it had to again. It returns an error when the configuration cannot
+// work, never because a server is down.
 func newLink(c *Config, name string, reconnects *atomic.Int64) (*link, error) {
 	l := &link{conn: c.Conn, reconnects: reconnects, done: make(chan struct{}), up: make(chan struct{})}
 	if l.conn == nil {
@@ -57,7 +58,7 @@ func newLink(c *Config, name string, reconnects *atomic.Int64) (*link, error) {
 	l.end()
 	l.status = l.conn.StatusChanged()
 	if l.conn.IsConnected() {
-		l.connected(false)
+		l.connected()
 	}
 	go l.watch()
 	return l, nil
@@ -104,6 +105,9 @@ func servers(list string) string {
 	var hosts []string
 	for text := range strings.SplitSeq(list, ",") {
 		text = strings.TrimSpace(text)
+		if text == "" {
+			continue
+		}
 		if !strings.Contains(text, "://") {
 			text = "nats://" + text
 		}
@@ -118,7 +122,7 @@ func servers(list string) string {
 		hosts = append(hosts, host)
 	}
 	slices.Sort(hosts)
-	return strings.Join(hosts, ",")
+	return strings.Join(slices.Compact(hosts), ",")
 }
 
 // watch follows the state of the connection until the listener is removed.
@@ -130,12 +134,12 @@ func (l *link) watch() {
 		}
 		// The state of now, not of the event: events are dropped when many come.
 		if l.conn.IsConnected() {
-			l.connected(true)
+			l.connected()
 		}
 	}
 }
 
-func (l *link) connected(again bool) {
+func (l *link) connected() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.session.Err() == nil {
@@ -143,9 +147,10 @@ func (l *link) connected(again bool) {
 	}
 	l.session, l.end = context.WithCancel(context.Background())
 	close(l.up)
-	if again {
+	if l.before {
 		l.reconnects.Add(1)
 	}
+	l.before = true
 }
 
 func (l *link) lost() {
@@ -211,6 +216,23 @@ func (l *link) state() error {
 		return fmt.Errorf("no connection to NATS: %w", l.why)
 	}
 	return errors.New("no connection to NATS")
+}
+
+// onDenied has f called when the server says that something is not permitted. A
+// connection that was handed in keeps its own handler.
+func (l *link) onDenied(f func(error)) {
+	if !l.owned {
+		return
+	}
+	before := l.conn.ErrorHandler()
+	l.conn.SetErrorHandler(func(conn *nats.Conn, sub *nats.Subscription, err error) {
+		if before != nil {
+			before(conn, sub, err)
+		}
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			f(err)
+		}
+	})
 }
 
 // close ends the connection if it was made here.

@@ -17,6 +17,10 @@ import (
 // with each that it is alive.
 const maxPull = 5 * time.Second
 
+// maxPullBytes bounds what one request brings. It is more than any server takes as
+// one message, which would otherwise never be delivered.
+const maxPullBytes = 80 << 20
+
 // A puller takes messages from the consumer until something fails, and stores
 // and acknowledges them. It is used by one goroutine.
 type puller struct {
@@ -127,7 +131,7 @@ func (p *puller) pull(ctx context.Context) error {
 	}
 	p.session = session
 	expiry := maxPull
-	options := make([]jetstream.FetchOpt, 0, 2)
+	options := []jetstream.FetchOpt{jetstream.FetchMaxBytes(maxPullBytes)}
 	if p.gate != nil {
 		expiry = min(maxPull, p.consumer.CachedInfo().Config.PinnedTTL/3)
 		options = append(options, jetstream.FetchPriorityGroup(pinGroup))
