@@ -24,6 +24,7 @@ type link struct {
 	owned      bool
 	status     chan nats.Status
 	done       chan struct{} // closed when watching has ended
+	dead       chan struct{} // closed when the connection is closed for good
 	reconnects *atomic.Int64 // how often the connection was made again
 
 	mu      sync.Mutex
@@ -39,7 +40,7 @@ type link struct {
 // how often it had to again. It returns an error when the configuration cannot
 // work, never because a server is down.
 func newLink(c *Config, name string, reconnects *atomic.Int64) (*link, error) {
-	l := &link{conn: c.Conn, reconnects: reconnects, done: make(chan struct{}), up: make(chan struct{})}
+	l := &link{conn: c.Conn, reconnects: reconnects, done: make(chan struct{}), dead: make(chan struct{}), up: make(chan struct{})}
 	if l.conn == nil {
 		var err error
 		if l.conn, err = connect(c, name); err != nil {
@@ -59,6 +60,9 @@ func newLink(c *Config, name string, reconnects *atomic.Int64) (*link, error) {
 	l.status = l.conn.StatusChanged()
 	if l.conn.IsConnected() {
 		l.connected()
+	} else if l.conn.IsClosed() {
+		l.conn.RemoveStatusListener(l.status)
+		return nil, nats.ErrConnectionClosed
 	}
 	go l.watch()
 	return l, nil
@@ -74,6 +78,9 @@ func connect(c *Config, name string) (*nats.Conn, error) {
 		nats.IgnoreAuthErrorAbort(),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			c.Logger.Warn("NATS reports an error", "flow", name, "error", err)
+		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			c.Logger.Warn("no connection to NATS", "flow", name, "error", err)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			c.Logger.Warn("connection to NATS lost", "flow", name, "error", err)
@@ -131,6 +138,10 @@ func (l *link) watch() {
 	for s := range l.status {
 		if s != nats.CONNECTED {
 			l.lost()
+		}
+		if s == nats.CLOSED {
+			close(l.dead)
+			return
 		}
 		// The state of now, not of the event: events are dropped when many come.
 		if l.conn.IsConnected() {
@@ -194,7 +205,8 @@ func (l *link) bound(ctx context.Context, limit time.Duration) (context.Context,
 	}
 }
 
-// waitConnected returns when there is a connection, or with ctx's error.
+// waitConnected returns when there is a connection, or with an error when ctx
+// ends or the connection was closed for good.
 func (l *link) waitConnected(ctx context.Context) error {
 	l.mu.Lock()
 	up := l.up
@@ -202,6 +214,8 @@ func (l *link) waitConnected(ctx context.Context) error {
 	select {
 	case <-up:
 		return nil
+	case <-l.dead:
+		return nats.ErrConnectionClosed
 	case <-ctx.Done():
 		return ctx.Err()
 	}

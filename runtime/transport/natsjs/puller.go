@@ -58,7 +58,7 @@ type item struct {
 // run pulls until ctx ends or something fails.
 func (p *puller) run(ctx context.Context) error {
 	if err := p.link.waitConnected(ctx); err != nil {
-		return p.link.state()
+		return err
 	}
 	if err := p.prepare(ctx); err != nil {
 		return err
