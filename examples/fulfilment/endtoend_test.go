@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/lanebox/lanebox/examples/fulfilment/internal/database"
 	"github.com/lanebox/lanebox/examples/fulfilment/orders"
+	"github.com/lanebox/lanebox/examples/fulfilment/warehouse"
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/ordertest"
@@ -104,10 +106,13 @@ type world struct {
 
 	keys, each         int // orders, and messages of each
 	kills, brokerKills int
+	changes            int // how often a receiver comes or goes
 
 	senders, receivers []*child // nil: away
 	published          []atomic.Int64
-	deaths, restarts   int
+	// deaths, stops and restarts count services that were killed and that were
+	// stopped, and brokers that were killed.
+	deaths, stops, restarts int
 }
 
 // newWorld makes the databases of both services. seed decides what is killed when.
@@ -127,17 +132,23 @@ func newWorld(t *testing.T, c carrier, stockDB string, senders, receivers int, s
 	}
 	w.orders, w.stock = open(w.ordersDB), open(stockDB)
 	var err error
-	w.service, err = orders.New(t.Context(), w.orders, orders.Config{Warehouse: nowhere{}, Logger: quiet()})
-	if err != nil {
+	if w.service, err = orders.New(t.Context(), w.orders, orders.Config{Warehouse: nowhere{}, Logger: quiet()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := warehouse.New(t.Context(), w.stock, warehouse.Config{Orders: nowhere{}, Logger: quiet()}); err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-// nowhere is the destination of a service that does not run.
+// nowhere is the destination or source of a service that does not run.
 type nowhere struct{}
 
-func (nowhere) Send(context.Context, event.Message) error { return fmt.Errorf("this goes nowhere") }
+func (nowhere) Send(context.Context, event.Message) error { return errors.New("this goes nowhere") }
+
+func (nowhere) Run(context.Context, *inbox.Receiver) error {
+	return errors.New("nothing comes from here")
+}
 
 func (w *world) startSender(i int) {
 	w.senders[i], _ = play(w.t, part{Role: "orders", Database: w.ordersDB, Carrier: w.carrier})
@@ -277,6 +288,9 @@ func (w *world) plan() []action {
 	for range w.brokerKills {
 		all = append(all, action{do: w.killBroker})
 	}
+	for range w.changes {
+		all = append(all, action{do: w.comeOrGo})
+	}
 	w.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	moments := make([]int, len(all))
 	for i := range moments {
@@ -356,8 +370,8 @@ func (w *world) judge(took time.Duration) {
 	if s.Disordered != 0 {
 		t.Errorf("%d messages came too late to be put right", s.Disordered)
 	}
-	t.Logf("%d messages over %d orders in %.1f s (%.0f/s), %d killed processes, %d killed brokers: %d repeats dropped by the inbox, %d redelivered, %d put right, %d reconnects",
-		w.total(), w.keys, took.Seconds(), float64(w.total())/took.Seconds(), w.deaths, w.restarts, s.Duplicates, s.Redelivered, s.Reordered, s.Reconnects)
+	t.Logf("%d messages over %d orders in %.1f s (%.0f/s), %d services killed, %d stopped, %d brokers killed: %d repeats dropped by the inbox, %d redelivered, %d put right, %d reconnects",
+		w.total(), w.keys, took.Seconds(), float64(w.total())/took.Seconds(), w.deaths, w.stops, w.restarts, s.Duplicates, s.Redelivered, s.Reordered, s.Reconnects)
 }
 
 // counts adds up what the sources have counted; the last tenth of a second of
