@@ -86,7 +86,7 @@ func (c *Config) complete() error {
 	case c.Timeout < 0 || c.MaxBytes < 0 || c.Batch < 0 || c.AckWait < 0 || c.MaxAckPending < 0:
 		return errors.New("limits must not be negative")
 	case c.Takeover < time.Second:
-		return fmt.Errorf("Takeover is %v; the shortest is 1s", c.Takeover)
+		return fmt.Errorf("a Takeover of %v is too short; the shortest is 1s", c.Takeover)
 	case c.Domain != "" && c.APIPrefix != "":
 		return errors.New("give a Domain or an APIPrefix, not both")
 	case (c.URL == "") == (c.Conn == nil):

@@ -165,7 +165,7 @@ func TestMissingStreamIsUnavailable(t *testing.T) {
 	if err := d.Send(t.Context(), m); classOf(err) != event.Unavailable || !strings.Contains(err.Error(), "ORDERS") {
 		t.Fatalf("Send without a stream: %v (%v), want unavailable", err, classOf(err))
 	}
-	stream := s.addStream(t, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
+	s.addStream(t, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
 	mustSend(t, d, m)
 
 	// Deleted under a destination that has sent already.
@@ -177,7 +177,7 @@ func TestMissingStreamIsUnavailable(t *testing.T) {
 			t.Fatalf("Send after the stream was deleted: %v (%v), want unavailable", err, classOf(err))
 		}
 	}
-	stream = s.addStream(t, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
+	stream := s.addStream(t, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
 	mustSend(t, d, m)
 	if info, err := stream.Info(t.Context()); err != nil || info.State.Msgs != 1 {
 		t.Errorf("the new stream has %d messages, %v", info.State.Msgs, err)

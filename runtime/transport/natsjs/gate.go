@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -31,14 +32,16 @@ type gate struct {
 	// transaction that is being made.
 	position uint64
 	// chained says that the last first delivery of the consumer is at or before
-	// position; next is then the number of the delivery that may follow.
-	chained bool
-	next    uint64
+	// position; expected is then the number of the delivery that may follow.
+	chained  bool
+	expected uint64
+	// reads is how many messages are asked for at a time.
+	reads int
 }
 
 // open finds out which stream this is and how far the source has come in it.
 func (g *gate) open(ctx context.Context, stream *jetstream.StreamInfo, floor func(context.Context) (uint64, error)) error {
-	g.chained, g.next = false, 0
+	g.chained, g.expected, g.reads = false, 0, 1
 	g.log = logName(stream)
 	offset, ok, err := g.receiver.Position(ctx, g.log)
 	if err != nil {
@@ -65,12 +68,12 @@ func (g *gate) known(m *jetstream.MsgMetadata) bool { return m.Sequence.Stream <
 // jumped reports whether deliveries before this one went elsewhere: to another
 // puller, or nowhere.
 func (g *gate) jumped(m *jetstream.MsgMetadata) bool {
-	return g.next != 0 && m.Sequence.Consumer != g.next
+	return g.expected != 0 && m.Sequence.Consumer != g.expected
 }
 
 // doubt makes the next delivery count as one that jumped: the connection was lost,
 // and nobody told what happened meanwhile.
-func (g *gate) doubt() { g.chained, g.next = false, math.MaxUint64 }
+func (g *gate) doubt() { g.chained, g.expected = false, math.MaxUint64 }
 
 // follows reports whether a delivery is the next message, as far as the numbers
 // of deliveries tell.
@@ -80,7 +83,7 @@ func (g *gate) follows(m *jetstream.MsgMetadata) bool {
 
 // unbroken reports whether no delivery is missing before this one.
 func (g *gate) unbroken(m *jetstream.MsgMetadata) bool {
-	return g.chained && m.Sequence.Consumer == g.next
+	return g.chained && m.Sequence.Consumer == g.expected
 }
 
 // pass records a delivery whose message is stored or in the transaction now.
@@ -88,7 +91,7 @@ func (g *gate) pass(m *jetstream.MsgMetadata) {
 	// A repeated delivery says nothing about what the consumer delivers next, but it
 	// breaks no chain either.
 	g.chained = m.NumDelivered == 1 || g.unbroken(m)
-	g.next = m.Sequence.Consumer + 1
+	g.expected = m.Sequence.Consumer + 1
 	g.position = max(g.position, m.Sequence.Stream)
 }
 
@@ -105,16 +108,56 @@ type logged struct {
 	subject  string
 }
 
-// behind returns the first message behind the position that the consumer would
+// maxReads is how many messages are read from the stream at a time.
+const maxReads = 64
+
+// behind returns the messages behind the position that the consumer would
+// deliver: the next one, and perhaps some that follow it without a gap, none from
+// until on. It returns none when there is none.
+func (g *gate) behind(ctx context.Context, until uint64) ([]*logged, error) {
+	// What comes at or behind position+1, position+2 and so on: every message of that
+	// range is the answer to one of these questions.
+	count := int(min(uint64(g.reads), until-g.position))
+	answers := make([]*logged, count)
+	errs := make([]error, count)
+	var reading sync.WaitGroup
+	for i := range count {
+		reading.Go(func() { answers[i], errs[i] = g.next(ctx, g.position+1+uint64(i)) })
+	}
+	reading.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	var found []*logged
+	for _, m := range answers {
+		if m != nil && m.sequence < until && (len(found) == 0 || m.sequence > found[len(found)-1].sequence) {
+			found = append(found, m)
+		}
+	}
+	g.adapt(count, len(found))
+	return found, nil
+}
+
+// adapt asks more at a time while every answer is another message, and less where
+// the filter or deleted messages leave wide gaps.
+func (g *gate) adapt(asked, found int) {
+	if found == asked {
+		g.reads = min(2*g.reads, maxReads)
+	} else {
+		g.reads = max(g.reads/2, 1)
+	}
+}
+
+// next returns the first message from a sequence on that the consumer would
 // deliver; nil when there is none.
-func (g *gate) behind(ctx context.Context) (*logged, error) {
+func (g *gate) next(ctx context.Context, from uint64) (*logged, error) {
 	subjects := g.topology.Subjects
 	if len(subjects) == 0 {
 		subjects = []string{">"}
 	}
 	var first *logged
 	for _, subject := range subjects {
-		m, err := g.read(ctx, g.position+1, subject)
+		m, err := g.read(ctx, from, subject)
 		if err != nil {
 			return nil, err
 		}

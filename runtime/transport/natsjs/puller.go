@@ -304,16 +304,15 @@ func (p *puller) reopenGate(ctx context.Context) error {
 // catchUp stores what the stream has between the position and a sequence.
 func (p *puller) catchUp(ctx context.Context, until uint64) error {
 	for ctx.Err() == nil {
-		m, err := p.gate.behind(ctx)
-		if err != nil {
+		found, err := p.gate.behind(ctx, until)
+		if err != nil || len(found) == 0 {
 			return err
 		}
-		if m == nil || m.sequence >= until {
-			return nil
-		}
-		p.gate.position = m.sequence
-		if err := p.append(ctx, item{incoming: p.source.read(p.log, m)}); err != nil {
-			return err
+		for _, m := range found {
+			p.gate.position = m.sequence
+			if err := p.append(ctx, item{incoming: p.source.read(p.log, m)}); err != nil {
+				return err
+			}
 		}
 	}
 	return ctx.Err()

@@ -45,7 +45,7 @@ func NewSource(c Config, t topology.NATSSource) (*Source, error) {
 		return fail(err)
 	}
 	if t.Start != "" && t.Start != "first" && t.Start != "last" {
-		return fail(fmt.Errorf("Start is %q; write \"first\" or \"last\"", t.Start))
+		return fail(fmt.Errorf("the start is %q; write \"first\" or \"last\"", t.Start))
 	}
 	decoder, err := envelope.NewDecoder(t.Extract)
 	if err != nil {
