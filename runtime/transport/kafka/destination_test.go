@@ -285,12 +285,12 @@ func TestRefusalsUnderLoad(t *testing.T) {
 			topic := newTopic(t, addresses, 2, nil)
 			d := newDestination(t, readable(b.address), topic)
 			var requests atomic.Int64
-			fault := b.Fault(kfake.Fault{Keys: produce, Err: refusal, Count: 30, When: func(kmsg.Request) bool { return requests.Add(1)%3 == 0 }})
+			fault := b.Fault(kfake.Fault{Keys: produce, Err: refusal, Count: 15, When: func(kmsg.Request) bool { return requests.Add(1)%3 == 0 }})
 			sent := map[string][]event.Message{}
 			var all sync.WaitGroup
 			for k := range 10 {
 				key := fmt.Sprintf("key-%d", k)
-				messages := run(key, 0, 150)
+				messages := run(key, 0, 60)
 				sent[key] = messages
 				all.Go(func() {
 					l := lane{d: d, key: key}
@@ -320,10 +320,11 @@ func TestFirstProduceFails(t *testing.T) {
 	var all sync.WaitGroup
 	for k := range 20 {
 		key := fmt.Sprintf("key-%d", k)
-		sent[key] = run(key, 0, 10)
+		messages := run(key, 0, 10)
+		sent[key] = messages
 		all.Go(func() {
 			l := lane{d: d, key: key}
-			l.deliver(t, sent[key], 3)
+			l.deliver(t, messages, 3)
 		})
 	}
 	all.Wait()
@@ -583,7 +584,7 @@ func TestRestartsUnderLoad(t *testing.T) {
 	for _, all := range sent {
 		total += len(all)
 	}
-	transporttest.Eventually(t, "all messages are stored", func() bool { return len(ledger.Stored()) == total })
+	transporttest.Eventually(t, "all messages are stored", func() bool { return source.Stats().Stored == int64(total) })
 	next := map[string]int{}
 	for _, m := range ledger.Stored() {
 		if want := sent[m.AggregateID][next[m.AggregateID]]; m.IdempotencyKey != want.ID.String() {
