@@ -18,6 +18,21 @@ func TestPostgresQuotes(t *testing.T) {
 	}
 }
 
+func TestSQLServerQuotes(t *testing.T) {
+	for name, want := range map[string]string{"outbox": "[outbox]", "a]b": "[a]]b]", "[x]": "[[x]]]", "": "[]", `it's "x"`: `[it's "x"]`} {
+		if got := SQLServer.Quote(name); got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"a": "N'a'", "it's": "N'it''s'", `a\b`: `N'a\b'`, "ü😀": "N'ü😀'", "a\nGO\r'": "CONCAT(N'a', NCHAR(10), N'GO', NCHAR(13), N'''')",
+	} {
+		if got := SQLServer.Literal(text); got != want {
+			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestByName(t *testing.T) {
 	for _, name := range []string{"postgres", "sqlite"} {
 		if d, err := ByName(name); err != nil || d.Name != name {

@@ -416,7 +416,7 @@ func TestSQLServerTriggersLockFirst(t *testing.T) {
 		if lock < 0 || put < lock {
 			t.Errorf("the trigger does not lock before it inserts:\n%s", b)
 		}
-		for _, part := range []string{"@LockOwner = 'Transaction'", "IF @rc < 0\n", "THROW 51000", "k.lane > @lane", "ORDER BY m.n"} {
+		for _, part := range []string{"@LockOwner = 'Transaction'", "IF @rc < 0\n", "THROW 51000", "k.lane > @lane", "_row] WITH (ROWLOCK) (", "ORDER BY m.n"} {
 			if !strings.Contains(b, part) {
 				t.Errorf("the trigger has no %q:\n%s", part, b)
 			}
