@@ -11,6 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lanebox/lanebox/generator/sqlc"
+	"github.com/lanebox/lanebox/runtime/storetest/testmssql"
 )
 
 // asLanebox makes the test program behave as the command, so that tests can run
@@ -55,17 +56,21 @@ func TestScripts(t *testing.T) {
 			"service": func(ts *testscript.TestScript, neg bool, args []string) {
 				service(ts, repo, string(sums), args)
 			},
-			"replace":  replace,
-			"snapshot": snapshot,
-			"postgres": postgresDatabase,
-			"query":    query,
+			"replace":   replace,
+			"snapshot":  snapshot,
+			"postgres":  postgresDatabase,
+			"sqlserver": sqlserverDatabase,
+			"query":     query,
 		},
 		Condition: func(name string) (bool, error) {
-			if name != "postgres" {
-				return false, fmt.Errorf("unknown condition %q", name)
+			switch name {
+			case "postgres":
+				// Where everything is required, the script goes on and fails.
+				return os.Getenv("LANEBOX_TEST_POSTGRES_URL") != "" || os.Getenv("LANEBOX_TEST_REQUIRE") == "all", nil
+			case "sqlserver":
+				return os.Getenv(testmssql.Variable) != "", nil
 			}
-			// Where everything is required, the script goes on and fails.
-			return os.Getenv("LANEBOX_TEST_POSTGRES_URL") != "" || os.Getenv("LANEBOX_TEST_REQUIRE") == "all", nil
+			return false, fmt.Errorf("unknown condition %q", name)
 		},
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/lanebox/lanebox/runtime/storetest/testmssql"
 )
 
 // service makes a module that requires this repository: service folder module
@@ -127,6 +130,31 @@ func postgresDatabase(ts *testscript.TestScript, neg bool, args []string) {
 	u, err := url.Parse(server)
 	ts.Check(err)
 	u.Path = "/" + name
+	ts.Setenv("LANEBOX_DB", u.String())
+}
+
+// sqlserverDatabase makes a database for the script and sets LANEBOX_DB to its
+// URL: sqlserver.
+func sqlserverDatabase(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: sqlserver")
+	}
+	u, err := url.Parse(os.Getenv(testmssql.Variable))
+	ts.Check(err)
+	db, err := sql.Open("sqlserver", u.String())
+	ts.Check(err)
+	name := "lanebox_script_" + strings.ToLower(rand.Text())
+	_, err = db.ExecContext(context.Background(), "CREATE DATABASE "+name)
+	ts.Check(err)
+	ts.Defer(func() {
+		defer db.Close()
+		if _, err := db.ExecContext(context.Background(), "DROP DATABASE "+name); err != nil {
+			ts.Logf("drop %s: %v", name, err)
+		}
+	})
+	query := u.Query()
+	query.Set("database", name)
+	u.RawQuery = query.Encode()
 	ts.Setenv("LANEBOX_DB", u.String())
 }
 
