@@ -229,7 +229,7 @@ IF EXISTS (SELECT 1 FROM @m AS m WHERE m.own = 1 AND m.r IS NULL)
     FROM @m AS m WHERE m.own = 1 AND m.r IS NULL;
 IF EXISTS (SELECT 1 FROM @m AS m WHERE m.own = 1 AND m.r IS NOT NULL)
 BEGIN
-  INSERT INTO [dbo].[billing_inbox_row] (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
+  INSERT INTO [dbo].[billing_inbox_row] WITH (ROWLOCK) (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
   SELECT @scope, CONVERT(bigint, 144115188075855872) * ((CHECKSUM(NEWID()) & 127) - 64), m.v, SYSUTCDATETIME(), @source, m.id, CASE WHEN DATALENGTH(m.g) > 0 THEN m.g END, m.t, m.k, SUBSTRING(@payloads, m.o + 1, m.n), m.h
     FROM @m AS m WHERE m.own = 1 AND m.r IS NOT NULL ORDER BY m.position;
   INSERT INTO [dbo].[billing_inbox_dead] (scope, lane, sequence, version, created_at, died_at, attempts, source, id, aggregate_id, event_type, idempotency_key, payload, headers, reason, last_error)
@@ -257,26 +257,27 @@ SELECT c.key_hash, c.digest
 -- params: @source int, @age_ms bigint, @max_rows bigint
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @old TABLE (key_hash binary(32) NOT NULL PRIMARY KEY, marked int NOT NULL);
-DECLARE @before datetime2(7), @done bigint;
+DECLARE @before datetime2(7), @n bigint, @done bigint;
 SET @before = DATEADD(millisecond, -(@age_ms % 86400000), DATEADD(day, -(@age_ms / 86400000), SYSUTCDATETIME()));
-BEGIN TRANSACTION;
 INSERT INTO @old (key_hash, marked)
-SELECT TOP (@max_rows) c.key_hash, 1 FROM [dbo].[billing_inbox_receipt] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
+SELECT TOP (@max_rows) c.key_hash, 1 FROM [dbo].[billing_inbox_receipt] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
  WHERE c.source = @source AND c.gone_at < @before
    AND NOT EXISTS (SELECT 1 FROM [dbo].[billing_inbox_row] AS i WHERE i.id = c.id) AND NOT EXISTS (SELECT 1 FROM [dbo].[billing_inbox_dead] AS x WHERE x.id = c.id)
- ORDER BY c.gone_at, c.key_hash;
-SET @done = @@ROWCOUNT;
+ ORDER BY c.gone_at, c.received_at, c.key_hash;
+SET @n = @@ROWCOUNT;
 INSERT INTO @old (key_hash, marked)
-SELECT TOP (@max_rows - @done) c.key_hash, 0 FROM [dbo].[billing_inbox_receipt] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
+SELECT TOP (@max_rows - @n) c.key_hash, 0 FROM [dbo].[billing_inbox_receipt] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
  WHERE c.source = @source AND c.gone_at IS NULL AND c.received_at < @before
    AND NOT EXISTS (SELECT 1 FROM [dbo].[billing_inbox_row] AS i WHERE i.id = c.id) AND NOT EXISTS (SELECT 1 FROM [dbo].[billing_inbox_dead] AS x WHERE x.id = c.id)
  ORDER BY c.received_at, c.key_hash;
+DELETE c FROM @old AS o INNER JOIN [dbo].[billing_inbox_receipt] AS c WITH (ROWLOCK) ON c.source = @source AND c.key_hash = o.key_hash
+ WHERE o.marked = 1 AND c.gone_at < @before
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
+SET @done = @@ROWCOUNT;
+UPDATE c SET gone_at = SYSUTCDATETIME() FROM @old AS o INNER JOIN [dbo].[billing_inbox_receipt] AS c WITH (ROWLOCK) ON c.source = @source AND c.key_hash = o.key_hash
+ WHERE o.marked = 0 AND c.gone_at IS NULL
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 SET @done = @done + @@ROWCOUNT;
-DELETE c FROM @old AS o INNER JOIN [dbo].[billing_inbox_receipt] AS c WITH (ROWLOCK) ON c.source = @source AND c.key_hash = o.key_hash WHERE o.marked = 1
-OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
-UPDATE c SET gone_at = SYSUTCDATETIME() FROM @old AS o INNER JOIN [dbo].[billing_inbox_receipt] AS c WITH (ROWLOCK) ON c.source = @source AND c.key_hash = o.key_hash WHERE o.marked = 0
-OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
-COMMIT TRANSACTION;
 SELECT @done AS receipts;
 
 -- InboxPosition tells how far a source has read a log: one row, or none.
@@ -523,7 +524,7 @@ UPDATE x SET attempts = x.attempts
 OUTPUT inserted.sequence, inserted.id INTO @d (sequence, id)
   FROM @k AS k INNER JOIN [dbo].[billing_outbox_dead] AS x WITH (ROWLOCK, UPDLOCK) ON x.destination = @scope AND x.sequence = k.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
-INSERT INTO [dbo].[billing_outbox_row] (destination, lane, version, created_at, id, [key], topic, payload, headers)
+INSERT INTO [dbo].[billing_outbox_row] WITH (ROWLOCK) (destination, lane, version, created_at, id, [key], topic, payload, headers)
 SELECT x.destination, x.lane, x.version, SYSUTCDATETIME(), x.id, x.[key], x.topic, x.payload, x.headers
   FROM @d AS d INNER JOIN [dbo].[billing_outbox_dead] AS x ON x.destination = @scope AND x.sequence = d.sequence ORDER BY x.sequence;
 DELETE x FROM @d AS d INNER JOIN [dbo].[billing_outbox_dead] AS x WITH (ROWLOCK) ON x.destination = @scope AND x.sequence = d.sequence
@@ -766,7 +767,7 @@ UPDATE x SET attempts = x.attempts
 OUTPUT inserted.sequence, inserted.id INTO @d (sequence, id)
   FROM @k AS k INNER JOIN [dbo].[billing_inbox_dead] AS x WITH (ROWLOCK, UPDLOCK) ON x.scope = @scope AND x.sequence = k.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
-INSERT INTO [dbo].[billing_inbox_row] (scope, lane, version, created_at, id, aggregate_id, event_type, payload, headers, source, idempotency_key)
+INSERT INTO [dbo].[billing_inbox_row] WITH (ROWLOCK) (scope, lane, version, created_at, id, aggregate_id, event_type, payload, headers, source, idempotency_key)
 SELECT x.scope, x.lane, x.version, SYSUTCDATETIME(), x.id, x.aggregate_id, x.event_type, x.payload, x.headers, x.source, x.idempotency_key
   FROM @d AS d INNER JOIN [dbo].[billing_inbox_dead] AS x ON x.scope = @scope AND x.sequence = d.sequence ORDER BY x.sequence;
 DELETE x FROM @d AS d INNER JOIN [dbo].[billing_inbox_dead] AS x WITH (ROWLOCK) ON x.scope = @scope AND x.sequence = d.sequence

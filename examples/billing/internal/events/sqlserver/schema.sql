@@ -68,7 +68,8 @@ CREATE TABLE [dbo].[billing_lane_version] (
 GO
 
 -- Waiting messages. A row is inserted once and deleted once; it is never updated. Nobody writes to this table: insert into
--- the view billing_outbox. Locks must not escalate: a claim reads past locked rows, but not past a locked table.
+-- the view billing_outbox. Locks must be on rows and not escalate: a claim reads past locked rows, but not past a locked page
+-- or table.
 CREATE TABLE [dbo].[billing_outbox_row] (
   destination int              NOT NULL,   -- the scope
   lane        bigint           NOT NULL,
@@ -183,7 +184,7 @@ CREATE TABLE [dbo].[billing_inbox_receipt] (
   CONSTRAINT [billing_inbox_receipt_pkey] PRIMARY KEY CLUSTERED (source, key_hash) WITH (IGNORE_DUP_KEY = ON)
 );
 GO
-CREATE INDEX [billing_inbox_receipt_age] ON [dbo].[billing_inbox_receipt] (source, gone_at, received_at);
+CREATE INDEX [billing_inbox_receipt_age] ON [dbo].[billing_inbox_receipt] (source, gone_at, received_at) INCLUDE (id);
 GO
 
 -- How far the logs of a source have been read, for sources that cannot tell by themselves.
@@ -350,7 +351,7 @@ BEGIN
       THROW 51000, N'lanebox: a key is locked by another transaction; this whole transaction is rolled back, run it again from its start', 1;
     SELECT @lane = MIN(k.lane) FROM @lock AS k WHERE k.lane > @lane;
   END;
-  INSERT INTO [dbo].[billing_outbox_row] (destination, lane, version, created_at, id, [key], topic, payload, headers)
+  INSERT INTO [dbo].[billing_outbox_row] WITH (ROWLOCK) (destination, lane, version, created_at, id, [key], topic, payload, headers)
   SELECT r.destination, m.lane, m.version, SYSUTCDATETIME(), m.id, m.[key], m.topic, m.payload, m.headers
     FROM @m AS m CROSS APPLY [dbo].[billing_outbox_route](m.topic) AS r ORDER BY m.n, r.destination;
 END;
@@ -399,7 +400,7 @@ BEGIN
       THROW 51000, N'lanebox: a key is locked by another transaction; this whole transaction is rolled back, run it again from its start', 1;
     SELECT @lane = MIN(k.lane) FROM @lock AS k WHERE k.lane > @lane;
   END;
-  INSERT INTO [dbo].[billing_inbox_row] (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
+  INSERT INTO [dbo].[billing_inbox_row] WITH (ROWLOCK) (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
   SELECT m.scope, m.lane, m.version, SYSUTCDATETIME(), m.source, m.id, m.aggregate_id, m.event_type, m.idempotency_key, m.payload, m.headers
     FROM @m AS m ORDER BY m.n;
 END;

@@ -68,7 +68,8 @@ CREATE TABLE [dbo].[billing_lane_version] (
 GO
 
 -- Waiting messages. A row is inserted once and deleted once; it is never updated. Nobody writes to this table: insert into
--- the view billing_outbox. Locks must not escalate: a claim reads past locked rows, but not past a locked table.
+-- the view billing_outbox. Locks must be on rows and not escalate: a claim reads past locked rows, but not past a locked page
+-- or table.
 CREATE TABLE [dbo].[billing_outbox_row] (
   destination int              NOT NULL,   -- the scope
   lane        bigint           NOT NULL,

@@ -146,7 +146,7 @@ BEGIN
       THROW 51000, N'lanebox: a key is locked by another transaction; this whole transaction is rolled back, run it again from its start', 1;
     SELECT @lane = MIN(k.lane) FROM @lock AS k WHERE k.lane > @lane;
   END;
-  INSERT INTO [dbo].[billing_outbox_row] (destination, lane, version, created_at, id, [key], topic, payload, headers)
+  INSERT INTO [dbo].[billing_outbox_row] WITH (ROWLOCK) (destination, lane, version, created_at, id, [key], topic, payload, headers)
   SELECT r.destination, m.lane, m.version, SYSUTCDATETIME(), m.id, m.[key], m.topic, m.payload, m.headers
     FROM @m AS m CROSS APPLY [dbo].[billing_outbox_route](m.topic) AS r ORDER BY m.n, r.destination;
 END;
@@ -195,7 +195,7 @@ BEGIN
       THROW 51000, N'lanebox: a key is locked by another transaction; this whole transaction is rolled back, run it again from its start', 1;
     SELECT @lane = MIN(k.lane) FROM @lock AS k WHERE k.lane > @lane;
   END;
-  INSERT INTO [dbo].[billing_inbox_row] (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
+  INSERT INTO [dbo].[billing_inbox_row] WITH (ROWLOCK) (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
   SELECT m.scope, m.lane, m.version, SYSUTCDATETIME(), m.source, m.id, m.aggregate_id, m.event_type, m.idempotency_key, m.payload, m.headers
     FROM @m AS m ORDER BY m.n;
 END;
