@@ -82,7 +82,7 @@ func (c *Config) complete() error {
 	}
 	switch {
 	case len(c.Brokers) == 0 || slices.Contains(c.Brokers, ""):
-		return errors.New("Brokers must name at least one host:port")
+		return errors.New("no broker is named: set Brokers to at least one host:port")
 	case min(c.MaxRun, c.MaxBuffered, c.MaxRecords, c.MaxStoring) < 0 || c.MaxBytes < 0 || min(c.Timeout, c.Linger, c.RetryBackoff) < 0:
 		return errors.New("limits must not be negative")
 	case c.BatchBytes < minBatchBytes || c.BatchBytes > maxBatchBytes:

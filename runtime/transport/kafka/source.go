@@ -71,7 +71,7 @@ func checkSource(from topology.KafkaSource) error {
 	case from.Group == "":
 		return errors.New("no consumer group is named")
 	case from.Start != "" && from.Start != "first" && from.Start != "last":
-		return fmt.Errorf("Start is %q; write \"first\" or \"last\"", from.Start)
+		return fmt.Errorf("the start is %q; write \"first\" or \"last\"", from.Start)
 	}
 	for _, topic := range from.Topics {
 		if err := checkTopic(topic); err != nil {

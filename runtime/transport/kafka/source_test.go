@@ -440,7 +440,7 @@ func TestWrongSources(t *testing.T) {
 		"no topic":            {Group: "g"},
 		"no consumer group":   {Topics: []string{"t"}},
 		"not the name":        {Topics: []string{"*"}, Group: "g"},
-		"Start":               {Topics: []string{"t"}, Group: "g", Start: "middle"},
+		"the start is":        {Topics: []string{"t"}, Group: "g", Start: "middle"},
 		"lead to several":     {Topics: []string{"t"}, Group: "g", Extract: topology.Extract{EventType: []string{"$..x"}}},
 		"is not a header nam": {Topics: []string{"t"}, Group: "g", Extract: topology.Extract{EventType: []string{"header:a b"}}},
 	} {
