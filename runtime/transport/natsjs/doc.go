@@ -3,9 +3,14 @@
 //
 // A [Destination] publishes each message to a stream in CloudEvents 1.0 binary
 // mode, waits for the stream's acknowledgement, and names the stream that it
-// expects. The message id travels as Nats-Msg-Id, so that the server drops what
-// is repeated within the stream's duplicate window. Nothing is kept back while
-// the connection is lost: what could not be sent is reported as such.
+// expects. Nats-Msg-Id is the message id with the destination's name, so that the
+// server drops what is repeated within the stream's duplicate window, and not what
+// another destination of the same stream sends of the same message. Nothing is kept
+// back while the connection is lost: what could not be sent is reported as such.
+//
+// A subject comes from a template: "orders.{key}.{type}". A key or header is one
+// token, whatever it holds: letters, digits, '-' and '_' stay, every other byte is
+// written %XX, and no key at all is "~". The dots of a type separate tokens.
 //
 // A [Source] pulls from a durable consumer, stores in stream order, several
 // messages per transaction, and acknowledges after the commit; the server

@@ -136,11 +136,10 @@ func (p *puller) pull(ctx context.Context) error {
 		expiry = min(maxPull, p.consumer.CachedInfo().Config.PinnedTTL/3)
 		options = append(options, jetstream.FetchPriorityGroup(pinGroup))
 	}
-	// Until ctx ends or the connection is lost: the request is forgotten then.
-	fetch, cancel := context.WithTimeout(session, expiry)
+	request, cancel := newPullContext(session, expiry)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	fetched, err := p.consumer.Fetch(p.source.config.Batch, append(options, jetstream.FetchContext(fetch))...)
+	fetched, err := p.consumer.Fetch(p.source.config.Batch, append(options, jetstream.FetchContext(request))...)
 	if err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}
@@ -150,22 +149,36 @@ func (p *puller) pull(ctx context.Context) error {
 	if err := p.drain(ctx); err != nil {
 		return err
 	}
+	if session.Err() != nil && p.link.current().Err() != nil {
+		return p.link.state()
+	}
 	return p.verdict(ctx, fetched.Error())
 }
+
+// A pullContext lets the client ask the server to end a request after expiry, and
+// withdraw it at once when it is canceled. It does not end at its deadline: what is
+// delivered at the last moment must not be thrown away.
+type pullContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func newPullContext(parent context.Context, expiry time.Duration) (pullContext, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(parent)
+	// The client asks for nine tenths of the time until the deadline.
+	return pullContext{ctx, time.Now().Add(expiry * 10 / 9)}, cancel
+}
+
+func (c pullContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // verdict says whether the end of a request is the end of the puller.
 func (p *puller) verdict(ctx context.Context, err error) error {
 	switch {
-	case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, jetstream.ErrPinIDMismatch):
+	case err == nil, errors.Is(err, nats.ErrTimeout), errors.Is(err, context.Canceled), errors.Is(err, jetstream.ErrPinIDMismatch):
 		return nil
 	case errors.Is(err, jetstream.ErrConsumerLeadershipChanged):
 		wait(ctx, pause(0, time.Second))
 		return nil
-	case errors.Is(err, context.Canceled) && p.link.current().Err() == nil:
-		// The connection was lost and is there again.
-		return nil
-	case errors.Is(err, context.Canceled):
-		return p.link.state()
 	}
 	return fmt.Errorf("pull: %w", err)
 }
@@ -184,7 +197,7 @@ func (p *puller) drain(ctx context.Context) error {
 			if err := p.store(ctx); err != nil {
 				return err
 			}
-		case !p.more():
+		case !p.more(ctx):
 			return nil
 		}
 	}
@@ -203,23 +216,27 @@ func (p *puller) head() jetstream.Msg {
 	return p.queue[0]
 }
 
-// more waits for a delivery. It reports whether there is one; the request is over
-// otherwise.
-func (p *puller) more() bool {
+// more waits for a delivery. It reports whether there is one; otherwise the request
+// is over, ctx has ended or the connection is lost.
+func (p *puller) more(ctx context.Context) bool {
 	p.mu.Lock()
 	open := p.open
 	p.mu.Unlock()
 	if open == nil {
 		return false
 	}
-	// The channel is closed when the request is over, for whatever reason.
-	m, ok := <-open
-	if ok {
-		p.mu.Lock()
-		p.queue = append(p.queue, m)
-		p.mu.Unlock()
+	select {
+	case m, ok := <-open: // closed when the request is over, for whatever reason
+		if ok {
+			p.mu.Lock()
+			p.queue = append(p.queue, m)
+			p.mu.Unlock()
+		}
+		return ok
+	case <-p.session.Done():
+	case <-ctx.Done():
 	}
-	return ok
+	return false
 }
 
 // fill moves to the queue what has been delivered.
@@ -440,14 +457,25 @@ func (p *puller) inHand() []jetstream.Msg {
 	return append(messages, p.queue...)
 }
 
-// leave hands over to other replicas: what was not stored is asked for again at
-// once, and another one may be pinned.
+// leave hands over to other replicas: another one may be pinned, and what was not
+// stored is asked for again at once. No request of this puller is open any more,
+// which would get it back.
 func (p *puller) leave(ctx context.Context) {
-	p.fill()
+	if p.open != nil {
+		for m := range p.open { // closed by now, or soon
+			p.queue = append(p.queue, m)
+		}
+	}
+	p.unpin(ctx)
 	for _, m := range p.inHand() {
 		m.Nak()
 	}
 	p.batch = nil
+}
+
+// unpin gives up the pin, if the server still has it for this puller. If that
+// fails it ends by itself.
+func (p *puller) unpin(ctx context.Context) {
 	if p.pin == "" || p.link.current().Err() != nil {
 		return
 	}
@@ -455,7 +483,7 @@ func (p *puller) leave(ctx context.Context) {
 	defer cancel()
 	info, err := p.consumer.Info(ctx)
 	if err != nil {
-		return // the pin ends by itself
+		return
 	}
 	for _, g := range info.PriorityGroups {
 		if g.Group == pinGroup && g.PinnedClientID == p.pin {
