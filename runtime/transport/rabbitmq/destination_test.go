@@ -324,6 +324,46 @@ func TestDeadLettersAreKept(t *testing.T) {
 	transporttest.Eventually(t, "the message is a dead letter", func() bool { return length(t, conn, to.DeadLetterExchange+".q") == 1 })
 }
 
+// TestPlainQueue: the one queue of an unordered destination is declared as the schema
+// says, bound to everything, and needs no exchange.
+func TestPlainQueue(t *testing.T) {
+	server := testrabbit.URL(t)
+	conn := raw(t, server)
+	for name, c := range map[string]struct {
+		kind string // of the exchange; "": the default one
+		set  func(*topology.RabbitMQDestination)
+		args amqp.Table
+	}{
+		"default exchange": {"", nil, amqp.Table{argType: "quorum"}},
+		"topic":            {"topic", nil, amqp.Table{argType: "quorum"}},
+		"fanout":           {"fanout", nil, amqp.Table{argType: "quorum"}},
+		"direct":           {"direct", func(t *topology.RabbitMQDestination) { t.RoutingKey = "all" }, amqp.Table{argType: "quorum"}},
+		"priorities":       {"topic", func(t *topology.RabbitMQDestination) { t.MaxPriority = 5 }, amqp.Table{argPriority: 5}},
+		"TTL":              {"topic", func(t *topology.RabbitMQDestination) { t.MessageTTL = time.Hour }, amqp.Table{argType: "quorum", argTTL: 3_600_000}},
+		"stream":           {"topic", func(t *topology.RabbitMQDestination) { t.Stream = true }, amqp.Table{argType: "stream"}},
+	} {
+		base := testrabbit.Name("plain")
+		to := topology.RabbitMQDestination{Name: "plain", Queue: base + ".q", ExchangeType: c.kind}
+		if c.kind != "" {
+			to.Exchange = base + ".x"
+		}
+		if c.set != nil {
+			c.set(&to)
+		}
+		removed(t, server, []string{to.Exchange}, []string{to.Queue})
+		d := newDestination(t, Config{URL: server}, to)
+		if err := send(t, d, newMessage("k", 1)); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		on(t, conn, func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(to.Queue, true, false, false, false, c.args)
+			return err
+		})
+		transporttest.Eventually(t, name+": the message is in the queue", func() bool { return length(t, conn, to.Queue) == 1 })
+	}
+}
+
 // TestMissingExchangeIsWaitedFor: what others declare may come later.
 func TestMissingExchangeIsWaitedFor(t *testing.T) {
 	server := testrabbit.URL(t)

@@ -53,6 +53,10 @@ func (d *Destination) prepareShards(l *link) error {
 		if err := d.checkShard(found); err != nil {
 			return err
 		}
+		if at := found.text(argDeadLetter); at != d.t.DeadLetterExchange {
+			d.config.Logger.Warn("a shard exists with another dead-letter exchange than the schema says",
+				"destination", d.t.Name, "queue", name, "exists", at, "schema", d.t.DeadLetterExchange)
+		}
 		if err := d.bind(l, name, "", amqp.Table{"x-match": "all", shardHeader: shardName(i)}); err != nil {
 			return err
 		}

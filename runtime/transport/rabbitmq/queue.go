@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -55,6 +56,19 @@ func workQueue(name string, single, stream bool, limit int, deadLetters string) 
 		q.args[argOverflow] = "reject-publish"
 	}
 	return q
+}
+
+// unlimited returns q with its lack of a delivery limit said, if it is a quorum
+// queue: from version 4 on, a broker that is not told otherwise drops messages that
+// were returned 20 times, and every consumer that ends returns what it has.
+func (q queue) unlimited(version any) queue {
+	text, _ := version.(string)
+	digits, _, _ := strings.Cut(text, ".")
+	major, err := strconv.Atoi(digits)
+	if err != nil || major < 4 || q.text(argType) != "quorum" || q.args[argLimit] != nil {
+		return q
+	}
+	return q.with(misfit{property: argLimit, current: int64(-1)})
 }
 
 // plainQueue returns the one queue of an unordered destination. Quorum queues
@@ -157,6 +171,7 @@ var errUnknowable = errors.New("the queue exists with other properties")
 // was declared, by trying: a passive declaration tells nothing about it. It
 // returns the queue as it is. Every try that fails costs a channel.
 func (l *link) declare(q queue) (queue, error) {
+	q = q.unlimited(l.conn.Properties["version"])
 	for range maxProbes {
 		err := l.onChannel(func(ch *amqp.Channel) error {
 			_, err := ch.QueueDeclare(q.name, q.durable, q.autoDelete, false, false, q.args)

@@ -37,3 +37,19 @@ func TestWithTakesWhatExists(t *testing.T) {
 		t.Errorf("the original has changed: %+v", q)
 	}
 }
+
+// TestNoLimitIsSaid: a broker of version 4 has a limit of its own, and older ones do
+// not know how to be told that there is none.
+func TestNoLimitIsSaid(t *testing.T) {
+	for version, want := range map[any]any{"3.10.8": nil, "3.13.0": nil, "4.0.2": int64(-1), "10.1": int64(-1), "odd": nil, nil: nil, 4: nil} {
+		if got := workQueue("q", true, false, 0, "").unlimited(version).args[argLimit]; got != want {
+			t.Errorf("version %v: the limit is %v", version, got)
+		}
+	}
+	if got := workQueue("q", true, false, 7, "dead").unlimited("4.1.0").args[argLimit]; got != int64(7) {
+		t.Errorf("the schema's limit became %v", got)
+	}
+	if got := workQueue("q", false, true, 0, "").unlimited("4.1.0").args[argLimit]; got != nil {
+		t.Errorf("a stream has the limit %v", got)
+	}
+}

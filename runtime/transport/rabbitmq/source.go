@@ -201,7 +201,7 @@ func (q *consumer) session(ctx context.Context) error {
 	if err != nil {
 		return q.source.wrong(q.queue, err)
 	}
-	err = q.consume(ctx, l, &intake{deliveries: buffered(deliveries, q.source.t.Prefetch), ack: ch.Ack, position: position})
+	err = q.consume(ctx, l, &intake{deliveries: buffered(deliveries, q.source.t.Prefetch), ack: ch.Ack, ended: ch.IsClosed, position: position})
 	select {
 	case why := <-closes:
 		return errors.Join(err, orNil(why))
@@ -251,6 +251,7 @@ func (q *consumer) position(ctx context.Context) (int64, amqp.Table, error) {
 type intake struct {
 	deliveries <-chan amqp.Delivery
 	ack        func(tag uint64, multiple bool) error
+	ended      func() bool
 	position   int64 // of the last message of a stream that is stored
 }
 
@@ -276,7 +277,7 @@ func (q *consumer) consume(ctx context.Context, l *link, in *intake) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			if err := q.take(ctx, l, in, gather(first, in.deliveries, q.source.t.Prefetch)); err != nil {
+			if err := q.take(ctx, in, gather(first, in.deliveries, q.source.t.Prefetch)); err != nil {
 				return err
 			}
 		}
@@ -317,11 +318,11 @@ func gather(first amqp.Delivery, more <-chan amqp.Delivery, limit int) []amqp.De
 
 // take stores a batch and acknowledges it. The batch is an unbroken piece of what
 // the channel delivered, and all before it is acknowledged.
-func (q *consumer) take(ctx context.Context, l *link, in *intake, batch []amqp.Delivery) error {
+func (q *consumer) take(ctx context.Context, in *intake, batch []amqp.Delivery) error {
 	last := batch[len(batch)-1].DeliveryTag
 	messages, at := q.decode(batch, in.position)
 	q.source.tracker.putRight(messages)
-	dispositions, err := q.store(ctx, l, messages, at)
+	dispositions, err := q.store(ctx, in, messages, at)
 	if err != nil {
 		return err
 	}
@@ -360,9 +361,9 @@ func (q *consumer) decode(batch []amqp.Delivery, position int64) ([]inbox.Incomi
 	return messages, at
 }
 
-// store stores messages, as often as it takes while the channel's connection lives.
-// A transaction in hand is finished when ctx ends.
-func (q *consumer) store(ctx context.Context, l *link, messages []inbox.Incoming, at int64) ([]inbox.Disposition, error) {
+// store stores messages, as often as it takes while their channel lives. A
+// transaction in hand is finished when ctx ends.
+func (q *consumer) store(ctx context.Context, in *intake, messages []inbox.Incoming, at int64) ([]inbox.Disposition, error) {
 	wait := backoff{first: 50 * time.Millisecond, last: 10 * time.Second}
 	for {
 		dispositions, err := q.storeOnce(context.WithoutCancel(ctx), messages, at)
@@ -374,7 +375,7 @@ func (q *consumer) store(ctx context.Context, l *link, messages []inbox.Incoming
 		if !wait.pause(ctx) {
 			return nil, ctx.Err()
 		}
-		if !l.alive() {
+		if in.ended() {
 			return nil, errLost // they will be delivered again
 		}
 	}

@@ -51,7 +51,7 @@ func TestUnorderedQueueIsRefused(t *testing.T) {
 		"classic":          {nil, []string{"x-single-active-consumer: true", "ordered: false"}},
 		"said to be false": {amqp.Table{argSingleActive: false}, []string{"x-single-active-consumer"}},
 		"priorities":       {amqp.Table{argSingleActive: true, argPriority: 3}, []string{argPriority, "overtake"}},
-		"TTL retry":        {amqp.Table{argSingleActive: true, argTTL: 3, argDeadLetter: "x"}, []string{argTTL, "behind"}},
+		"TTL retry":        {amqp.Table{argSingleActive: true, argTTL: 3_600_000, argDeadLetter: "x"}, []string{argTTL, "behind"}},
 	} {
 		queue := testrabbit.Name("found")
 		removed(t, server, nil, []string{queue})
