@@ -68,7 +68,8 @@ CREATE TABLE [dbo].[lane_version] (
 GO
 
 -- Waiting messages. A row is inserted once and deleted once; it is never updated. Nobody writes to this table: insert into
--- the view outbox. Locks must not escalate: a claim reads past locked rows, but not past a locked table.
+-- the view outbox. Locks must be on rows and not escalate: a claim reads past locked rows, but not past a locked page
+-- or table.
 CREATE TABLE [dbo].[outbox_row] (
   destination int              NOT NULL,   -- the scope
   lane        bigint           NOT NULL,

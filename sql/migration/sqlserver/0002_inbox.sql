@@ -63,7 +63,7 @@ CREATE TABLE [dbo].[inbox_receipt] (
   CONSTRAINT [inbox_receipt_pkey] PRIMARY KEY CLUSTERED (source, key_hash) WITH (IGNORE_DUP_KEY = ON)
 );
 GO
-CREATE INDEX [inbox_receipt_age] ON [dbo].[inbox_receipt] (source, gone_at, received_at);
+CREATE INDEX [inbox_receipt_age] ON [dbo].[inbox_receipt] (source, gone_at, received_at) INCLUDE (id);
 GO
 
 -- How far the logs of a source have been read, for sources that cannot tell by themselves.

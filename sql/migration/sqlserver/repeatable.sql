@@ -61,10 +61,10 @@ CREATE FUNCTION [dbo].[outbox_route] (@topic nvarchar(max)) RETURNS TABLE AS
 RETURN (
   SELECT v.destination
     FROM (VALUES
-           (CONVERT(int, 64148466), CASE WHEN (@topic + N'|') COLLATE Latin1_General_100_BIN2 IN (N'audit.written.v1|') OR (@topic + N'|') COLLATE Latin1_General_100_BIN2 LIKE N'order.%|' ESCAPE N'!' OR (@topic + N'|') COLLATE Latin1_General_100_BIN2 LIKE N'shipment.%|' ESCAPE N'!' OR (@topic + N'|') COLLATE Latin1_General_100_BIN2 LIKE N'parcel.%|' ESCAPE N'!' OR (@topic + N'|') COLLATE Latin1_General_100_BIN2 LIKE N'return.%|' ESCAPE N'!' THEN 1 ELSE 0 END),
-           (CONVERT(int, 1519299615), CASE WHEN (@topic + N'|') COLLATE Latin1_General_100_BIN2 LIKE N'invoice.%|' ESCAPE N'!' THEN 1 ELSE 0 END),
-           (CONVERT(int, 2010243311), CASE WHEN (@topic + N'|') COLLATE Latin1_General_100_BIN2 IN (N'account.opened.v1|', N'audit.written.v1|') OR (@topic + N'|') COLLATE Latin1_General_100_BIN2 LIKE N'order.%|' ESCAPE N'!' OR (@topic + N'|') COLLATE Latin1_General_100_BIN2 LIKE N'payment.%|' ESCAPE N'!' OR (@topic + N'|') COLLATE Latin1_General_100_BIN2 LIKE N'shipment.%|' ESCAPE N'!' OR (@topic + N'|') COLLATE Latin1_General_100_BIN2 LIKE N'parcel.%|' ESCAPE N'!' THEN 1 ELSE 0 END),
-           (CONVERT(int, 2123916029), CASE WHEN (@topic + N'|') COLLATE Latin1_General_100_BIN2 IN (N'mail.requested.v1|') THEN 1 ELSE 0 END)) AS v(destination, matches)
+           (CONVERT(int, 64148466), CASE WHEN CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 IN (N'audit.written.v1|') OR CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 LIKE N'order.%|' ESCAPE N'!' OR CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 LIKE N'shipment.%|' ESCAPE N'!' OR CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 LIKE N'parcel.%|' ESCAPE N'!' OR CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 LIKE N'return.%|' ESCAPE N'!' THEN 1 ELSE 0 END),
+           (CONVERT(int, 1519299615), CASE WHEN CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 LIKE N'invoice.%|' ESCAPE N'!' THEN 1 ELSE 0 END),
+           (CONVERT(int, 2010243311), CASE WHEN CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 IN (N'account.opened.v1|', N'audit.written.v1|') OR CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 LIKE N'order.%|' ESCAPE N'!' OR CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 LIKE N'payment.%|' ESCAPE N'!' OR CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 LIKE N'shipment.%|' ESCAPE N'!' OR CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 LIKE N'parcel.%|' ESCAPE N'!' THEN 1 ELSE 0 END),
+           (CONVERT(int, 2123916029), CASE WHEN CONCAT(@topic, N'|') COLLATE Latin1_General_100_BIN2 IN (N'mail.requested.v1|') THEN 1 ELSE 0 END)) AS v(destination, matches)
    WHERE v.matches = 1
 );
 GO
@@ -113,7 +113,7 @@ BEGIN
   DECLARE @m TABLE (n int NOT NULL IDENTITY(1, 1) PRIMARY KEY, destination int NULL, lane bigint NOT NULL, bytes int NOT NULL, id uniqueidentifier NOT NULL,
     [key] nvarchar(max) COLLATE Latin1_General_100_BIN2 NULL, topic nvarchar(max) COLLATE Latin1_General_100_BIN2 NULL, payload nvarchar(max) NULL, headers nvarchar(max) NULL, version bigint NULL);
   INSERT INTO @m (destination, lane, bytes, id, [key], topic, payload, headers, version)
-  SELECT i.destination, CASE WHEN DATALENGTH(i.[key]) > 0 THEN CONVERT(bigint, SUBSTRING(HASHBYTES('SHA2_256', i.[key]), 1, 8)) | CONVERT(bigint, 1) ELSE CONVERT(bigint, 144115188075855872) * ((CHECKSUM(NEWID()) & 127) - 64) END, CASE WHEN LEN(CONCAT(i.[key], N'.')) > 256 OR i.[key] LIKE N'%[^ -~]%' COLLATE Latin1_General_100_BIN2 THEN [dbo].[key_bytes](i.[key]) ELSE 0 END, COALESCE(i.id, NEWID()),
+  SELECT i.destination, CASE WHEN DATALENGTH(i.[key]) > 0 THEN CONVERT(bigint, SUBSTRING(HASHBYTES('SHA2_256', i.[key]), 1, 8)) | CONVERT(bigint, 1) ELSE CONVERT(bigint, 144115188075855872) * ((CHECKSUM(NEWID()) & 127) - 64) END, CASE WHEN LEN(CONCAT(i.[key], N'.')) > 256 OR CONCAT(i.[key], N'.') COLLATE Latin1_General_100_BIN2 LIKE N'%[^ -~]%' THEN [dbo].[key_bytes](i.[key]) ELSE 0 END, COALESCE(i.id, NEWID()),
          CASE WHEN DATALENGTH(i.[key]) > 0 THEN i.[key] END, i.topic, i.payload, i.headers, i.version
     FROM inserted AS i ORDER BY i.[position];
   SELECT TOP (1) @code = v.code, @topic = v.topic, @bytes = v.bytes
@@ -160,7 +160,7 @@ BEGIN
   UPDATE v SET version = v.version + d.n FROM @d AS d INNER JOIN [dbo].[lane_version] AS v WITH (ROWLOCK) ON v.scope = d.scope AND v.key_hash = d.key_hash;
   INSERT INTO [dbo].[lane_version] (scope, key_hash, [key], version)
   SELECT d.scope, d.key_hash, d.[key], d.n FROM @d AS d WHERE d.base = 0;
-  INSERT INTO [dbo].[outbox_row] (destination, lane, version, created_at, id, [key], topic, payload, headers)
+  INSERT INTO [dbo].[outbox_row] WITH (ROWLOCK) (destination, lane, version, created_at, id, [key], topic, payload, headers)
   SELECT r.destination, m.lane, CASE WHEN d.scope IS NULL THEN m.version ELSE d.base + ROW_NUMBER() OVER (PARTITION BY r.destination, d.key_hash ORDER BY m.n) END,
          SYSUTCDATETIME(), m.id, m.[key], m.topic, m.payload, m.headers
     FROM @m AS m CROSS APPLY [dbo].[outbox_route](m.topic) AS r
@@ -180,7 +180,7 @@ BEGIN
   DECLARE @m TABLE (n int NOT NULL IDENTITY(1, 1) PRIMARY KEY, scope int NULL, lane bigint NOT NULL, bytes int NOT NULL, source int NULL, id uniqueidentifier NOT NULL, aggregate_id nvarchar(max) COLLATE Latin1_General_100_BIN2 NULL,
     event_type nvarchar(max) COLLATE Latin1_General_100_BIN2 NULL, idempotency_key nvarchar(max) COLLATE Latin1_General_100_BIN2 NOT NULL, payload varbinary(max) NULL, headers nvarchar(max) NULL, version bigint NULL);
   INSERT INTO @m (scope, lane, bytes, source, id, aggregate_id, event_type, idempotency_key, payload, headers, version)
-  SELECT s.scope, CASE WHEN DATALENGTH(i.aggregate_id) > 0 THEN CONVERT(bigint, SUBSTRING(HASHBYTES('SHA2_256', CONCAT(s.scope, N':', i.aggregate_id)), 1, 8)) | CONVERT(bigint, 1) ELSE CONVERT(bigint, 144115188075855872) * ((CHECKSUM(NEWID()) & 127) - 64) END, CASE WHEN LEN(CONCAT(i.aggregate_id, N'.')) > 256 OR i.aggregate_id LIKE N'%[^ -~]%' COLLATE Latin1_General_100_BIN2 THEN [dbo].[key_bytes](i.aggregate_id) ELSE 0 END, i.source, COALESCE(i.id, NEWID()),
+  SELECT s.scope, CASE WHEN DATALENGTH(i.aggregate_id) > 0 THEN CONVERT(bigint, SUBSTRING(HASHBYTES('SHA2_256', CONCAT(s.scope, N':', i.aggregate_id)), 1, 8)) | CONVERT(bigint, 1) ELSE CONVERT(bigint, 144115188075855872) * ((CHECKSUM(NEWID()) & 127) - 64) END, CASE WHEN LEN(CONCAT(i.aggregate_id, N'.')) > 256 OR CONCAT(i.aggregate_id, N'.') COLLATE Latin1_General_100_BIN2 LIKE N'%[^ -~]%' THEN [dbo].[key_bytes](i.aggregate_id) ELSE 0 END, i.source, COALESCE(i.id, NEWID()),
          CASE WHEN DATALENGTH(i.aggregate_id) > 0 THEN i.aggregate_id END, i.event_type, COALESCE(i.idempotency_key, LOWER(CONVERT(nvarchar(36), NEWID()))),
          i.payload, i.headers, i.version
     FROM inserted AS i
@@ -212,7 +212,7 @@ BEGIN
       THROW 51000, N'lanebox: a key is locked by another transaction; this whole transaction is rolled back, run it again from its start', 1;
     SELECT @lane = MIN(k.lane) FROM @lock AS k WHERE k.lane > @lane;
   END;
-  INSERT INTO [dbo].[inbox_row] (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
+  INSERT INTO [dbo].[inbox_row] WITH (ROWLOCK) (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
   SELECT m.scope, m.lane, m.version, SYSUTCDATETIME(), m.source, m.id, m.aggregate_id, m.event_type, m.idempotency_key, m.payload, m.headers
     FROM @m AS m ORDER BY m.n;
 END;

@@ -74,8 +74,8 @@ type Querier interface {
 	// lost. It is for transactions that change more than one batch can. Members: b bucket, t token.
 	LaneFence(ctx context.Context, arg LaneFenceParams) ([]int16, error)
 	// LaneKeep keeps a process alive: it renews its leases of all scopes, records a heartbeat per scope, forgets processes that
-	// have not been seen for an hour, and looks around in every scope. Each of these stands for itself; what it looks at, others
-	// may have locked, and it waits for none of them. Members of leases: s scope, b bucket, t token. Kinds: 1 a renewed bucket,
+	// have not been seen for an hour, and looks around in every scope. Each of these stands for itself, and what others have locked
+	// is passed by, not waited for. Members of leases: s scope, b bucket, t token. Kinds: 1 a renewed bucket,
 	// 2 a parked lane of a renewed bucket, and once per scope 3 live owners, 4 buckets, 5 free ones, 6 expired ones,
 	// 7 whether messages wait (0 or 1).
 	LaneKeep(ctx context.Context, arg LaneKeepParams) ([]LaneKeepRow, error)

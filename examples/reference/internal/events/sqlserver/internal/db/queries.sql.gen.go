@@ -347,26 +347,27 @@ func (q *Queries) InboxPosition(ctx context.Context, arg InboxPositionParams) ([
 const inboxPurgeReceipts = `-- name: InboxPurgeReceipts :one
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @old TABLE (key_hash binary(32) NOT NULL PRIMARY KEY, marked int NOT NULL);
-DECLARE @before datetime2(7), @done bigint;
+DECLARE @before datetime2(7), @n bigint, @done bigint;
 SET @before = DATEADD(millisecond, -(@age_ms % 86400000), DATEADD(day, -(@age_ms / 86400000), SYSUTCDATETIME()));
-BEGIN TRANSACTION;
 INSERT INTO @old (key_hash, marked)
-SELECT TOP (@max_rows) c.key_hash, 1 FROM [dbo].[inbox_receipt] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
+SELECT TOP (@max_rows) c.key_hash, 1 FROM [dbo].[inbox_receipt] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
  WHERE c.source = @source AND c.gone_at < @before
    AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS i WHERE i.id = c.id) AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_dead] AS x WHERE x.id = c.id)
- ORDER BY c.gone_at, c.key_hash;
-SET @done = @@ROWCOUNT;
+ ORDER BY c.gone_at, c.received_at, c.key_hash;
+SET @n = @@ROWCOUNT;
 INSERT INTO @old (key_hash, marked)
-SELECT TOP (@max_rows - @done) c.key_hash, 0 FROM [dbo].[inbox_receipt] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
+SELECT TOP (@max_rows - @n) c.key_hash, 0 FROM [dbo].[inbox_receipt] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
  WHERE c.source = @source AND c.gone_at IS NULL AND c.received_at < @before
    AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS i WHERE i.id = c.id) AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_dead] AS x WHERE x.id = c.id)
  ORDER BY c.received_at, c.key_hash;
+DELETE c FROM @old AS o INNER JOIN [dbo].[inbox_receipt] AS c WITH (ROWLOCK) ON c.source = @source AND c.key_hash = o.key_hash
+ WHERE o.marked = 1 AND c.gone_at < @before
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
+SET @done = @@ROWCOUNT;
+UPDATE c SET gone_at = SYSUTCDATETIME() FROM @old AS o INNER JOIN [dbo].[inbox_receipt] AS c WITH (ROWLOCK) ON c.source = @source AND c.key_hash = o.key_hash
+ WHERE o.marked = 0 AND c.gone_at IS NULL
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 SET @done = @done + @@ROWCOUNT;
-DELETE c FROM @old AS o INNER JOIN [dbo].[inbox_receipt] AS c WITH (ROWLOCK) ON c.source = @source AND c.key_hash = o.key_hash WHERE o.marked = 1
-OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
-UPDATE c SET gone_at = SYSUTCDATETIME() FROM @old AS o INNER JOIN [dbo].[inbox_receipt] AS c WITH (ROWLOCK) ON c.source = @source AND c.key_hash = o.key_hash WHERE o.marked = 0
-OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
-COMMIT TRANSACTION;
 SELECT @done AS receipts;
 `
 
@@ -413,7 +414,7 @@ IF EXISTS (SELECT 1 FROM @m AS m WHERE m.own = 1 AND m.r IS NULL)
     FROM @m AS m WHERE m.own = 1 AND m.r IS NULL;
 IF EXISTS (SELECT 1 FROM @m AS m WHERE m.own = 1 AND m.r IS NOT NULL)
 BEGIN
-  INSERT INTO [dbo].[inbox_row] (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
+  INSERT INTO [dbo].[inbox_row] WITH (ROWLOCK) (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
   SELECT @scope, CONVERT(bigint, 144115188075855872) * ((CHECKSUM(NEWID()) & 127) - 64), m.v, SYSUTCDATETIME(), @source, m.id, CASE WHEN DATALENGTH(m.g) > 0 THEN m.g END, m.t, m.k, SUBSTRING(@payloads, m.o + 1, m.n), m.h
     FROM @m AS m WHERE m.own = 1 AND m.r IS NOT NULL ORDER BY m.position;
   INSERT INTO [dbo].[inbox_dead] (scope, lane, sequence, version, created_at, died_at, attempts, source, id, aggregate_id, event_type, idempotency_key, payload, headers, reason, last_error)
@@ -482,7 +483,7 @@ UPDATE x SET attempts = x.attempts
 OUTPUT inserted.sequence, inserted.id INTO @d (sequence, id)
   FROM @k AS k INNER JOIN [dbo].[inbox_dead] AS x WITH (ROWLOCK, UPDLOCK) ON x.scope = @scope AND x.sequence = k.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
-INSERT INTO [dbo].[inbox_row] (scope, lane, version, created_at, id, aggregate_id, event_type, payload, headers, source, idempotency_key)
+INSERT INTO [dbo].[inbox_row] WITH (ROWLOCK) (scope, lane, version, created_at, id, aggregate_id, event_type, payload, headers, source, idempotency_key)
 SELECT x.scope, x.lane, x.version, SYSUTCDATETIME(), x.id, x.aggregate_id, x.event_type, x.payload, x.headers, x.source, x.idempotency_key
   FROM @d AS d INNER JOIN [dbo].[inbox_dead] AS x ON x.scope = @scope AND x.sequence = d.sequence ORDER BY x.sequence;
 DELETE x FROM @d AS d INNER JOIN [dbo].[inbox_dead] AS x WITH (ROWLOCK) ON x.scope = @scope AND x.sequence = d.sequence
@@ -552,7 +553,7 @@ SELECT CONVERT(smallint, 1) AS kind, CONVERT(bigint, f.bucket) AS [value] FROM @
 UNION ALL
 SELECT CONVERT(smallint, 2), d.sequence FROM @d AS d
 UNION ALL
-SELECT DISTINCT CONVERT(smallint, 3), h.lane FROM @f AS f INNER JOIN [dbo].[lane_hold] AS h ON h.scope = @scope AND h.parked = 1 AND h.lane > f.lo AND h.lane <= f.hi;
+SELECT DISTINCT CONVERT(smallint, 3), h.lane FROM @f AS f INNER JOIN [dbo].[lane_hold] AS h WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON h.scope = @scope AND h.parked = 1 AND h.lane > f.lo AND h.lane <= f.hi;
 `
 
 type InboxSettleParams struct {
@@ -606,7 +607,7 @@ SELECT CONVERT(smallint, 1) AS kind, CONVERT(bigint, f.bucket) AS [value] FROM @
 UNION ALL
 SELECT CONVERT(smallint, 2), d.sequence FROM @d AS d
 UNION ALL
-SELECT DISTINCT CONVERT(smallint, 3), h.lane FROM @f AS f INNER JOIN [dbo].[lane_hold] AS h ON h.scope = @scope AND h.parked = 1 AND h.lane > f.lo AND h.lane <= f.hi;
+SELECT DISTINCT CONVERT(smallint, 3), h.lane FROM @f AS f INNER JOIN [dbo].[lane_hold] AS h WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON h.scope = @scope AND h.parked = 1 AND h.lane > f.lo AND h.lane <= f.hi;
 `
 
 type InboxSettleDoneParams struct {
@@ -801,7 +802,7 @@ DELETE TOP (100) FROM [dbo].[lane_owner] WITH (ROWLOCK, READPAST, READCOMMITTEDL
 SELECT r.scope, CONVERT(smallint, 1) AS kind, CONVERT(bigint, r.bucket) AS [value] FROM @r AS r
 UNION ALL
 SELECT DISTINCT r.scope, CONVERT(smallint, 2), h.lane
-  FROM @r AS r INNER JOIN [dbo].[lane_hold] AS h ON h.scope = r.scope AND h.parked = 1 AND h.lane > r.lo AND h.lane <= r.hi
+  FROM @r AS r INNER JOIN [dbo].[lane_hold] AS h WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON h.scope = r.scope AND h.parked = 1 AND h.lane > r.lo AND h.lane <= r.hi
 UNION ALL
 SELECT s.scope, CONVERT(smallint, v.kind), v.[value] FROM @s AS s
  CROSS APPLY (VALUES
@@ -827,8 +828,8 @@ type LaneKeepRow struct {
 }
 
 // LaneKeep keeps a process alive: it renews its leases of all scopes, records a heartbeat per scope, forgets processes that
-// have not been seen for an hour, and looks around in every scope. Each of these stands for itself; what it looks at, others
-// may have locked, and it waits for none of them. Members of leases: s scope, b bucket, t token. Kinds: 1 a renewed bucket,
+// have not been seen for an hour, and looks around in every scope. Each of these stands for itself, and what others have locked
+// is passed by, not waited for. Members of leases: s scope, b bucket, t token. Kinds: 1 a renewed bucket,
 // 2 a parked lane of a renewed bucket, and once per scope 3 live owners, 4 buckets, 5 free ones, 6 expired ones,
 // 7 whether messages wait (0 or 1).
 func (q *Queries) LaneKeep(ctx context.Context, arg LaneKeepParams) ([]LaneKeepRow, error) {
@@ -1181,7 +1182,7 @@ UPDATE x SET attempts = x.attempts
 OUTPUT inserted.sequence, inserted.id INTO @d (sequence, id)
   FROM @k AS k INNER JOIN [dbo].[outbox_dead] AS x WITH (ROWLOCK, UPDLOCK) ON x.destination = @scope AND x.sequence = k.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
-INSERT INTO [dbo].[outbox_row] (destination, lane, version, created_at, id, [key], topic, payload, headers)
+INSERT INTO [dbo].[outbox_row] WITH (ROWLOCK) (destination, lane, version, created_at, id, [key], topic, payload, headers)
 SELECT x.destination, x.lane, x.version, SYSUTCDATETIME(), x.id, x.[key], x.topic, x.payload, x.headers
   FROM @d AS d INNER JOIN [dbo].[outbox_dead] AS x ON x.destination = @scope AND x.sequence = d.sequence ORDER BY x.sequence;
 DELETE x FROM @d AS d INNER JOIN [dbo].[outbox_dead] AS x WITH (ROWLOCK) ON x.destination = @scope AND x.sequence = d.sequence
@@ -1251,7 +1252,7 @@ SELECT CONVERT(smallint, 1) AS kind, CONVERT(bigint, f.bucket) AS [value] FROM @
 UNION ALL
 SELECT CONVERT(smallint, 2), d.sequence FROM @d AS d
 UNION ALL
-SELECT DISTINCT CONVERT(smallint, 3), h.lane FROM @f AS f INNER JOIN [dbo].[lane_hold] AS h ON h.scope = @scope AND h.parked = 1 AND h.lane > f.lo AND h.lane <= f.hi;
+SELECT DISTINCT CONVERT(smallint, 3), h.lane FROM @f AS f INNER JOIN [dbo].[lane_hold] AS h WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON h.scope = @scope AND h.parked = 1 AND h.lane > f.lo AND h.lane <= f.hi;
 `
 
 type OutboxSettleParams struct {
@@ -1305,7 +1306,7 @@ SELECT CONVERT(smallint, 1) AS kind, CONVERT(bigint, f.bucket) AS [value] FROM @
 UNION ALL
 SELECT CONVERT(smallint, 2), d.sequence FROM @d AS d
 UNION ALL
-SELECT DISTINCT CONVERT(smallint, 3), h.lane FROM @f AS f INNER JOIN [dbo].[lane_hold] AS h ON h.scope = @scope AND h.parked = 1 AND h.lane > f.lo AND h.lane <= f.hi;
+SELECT DISTINCT CONVERT(smallint, 3), h.lane FROM @f AS f INNER JOIN [dbo].[lane_hold] AS h WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON h.scope = @scope AND h.parked = 1 AND h.lane > f.lo AND h.lane <= f.hi;
 `
 
 type OutboxSettleDoneParams struct {
