@@ -613,19 +613,20 @@ SELECT EXISTS (SELECT 1 FROM held) AS leased, EXISTS (SELECT 1 FROM removed) AS 
 -- InboxReceive stores messages exactly once per (source, idempotency key) and in array order per aggregate. Locks come first,
 -- in the order of their numbers, then receipts, in the order of their keys; a concurrent repetition waits for the other
 -- transaction and is then left out. It returns the positions (from 1) of the messages it stored; InboxDigests tells what the
--- others are.
+-- others are. A message with a reason goes to the dead letters with its receipt, and needs no lock.
 -- name: InboxReceive :many
 WITH m AS MATERIALIZED (
-  SELECT u.position, u.idempotency_key, u.digest, u.id, u.aggregate_id, u.event_type, u.payload, u.headers, u.version
+  SELECT u.position, u.idempotency_key, u.digest, u.id, u.aggregate_id, u.event_type, u.payload, u.headers, u.version, u.reason
     FROM ROWS FROM (unnest(sqlc.arg('idempotency_keys')::text[]), unnest(sqlc.arg('digests')::bytea[]),
                     unnest(sqlc.arg('ids')::uuid[]), unnest(sqlc.arg('aggregate_ids')::text[]),
                     unnest(sqlc.arg('event_types')::text[]), unnest(sqlc.arg('payloads')::bytea[]),
-                    unnest(sqlc.arg('headers')::text[]), unnest(sqlc.arg('versions')::bigint[]))
-         WITH ORDINALITY AS u(idempotency_key, digest, id, aggregate_id, event_type, payload, headers, version, position)
+                    unnest(sqlc.arg('headers')::text[]), unnest(sqlc.arg('versions')::bigint[]),
+                    unnest(sqlc.arg('reasons')::text[]))
+         WITH ORDINALITY AS u(idempotency_key, digest, id, aggregate_id, event_type, payload, headers, version, reason, position)
 ), locked AS MATERIALIZED (
   SELECT count(CASE WHEN pg_advisory_xact_lock(k.lane) IS NOT NULL THEN 1 END) AS locks
     FROM (SELECT DISTINCT public.inbox_lane(sqlc.arg('scope')::integer, m.aggregate_id) AS lane
-            FROM m WHERE m.aggregate_id <> '' ORDER BY 1 OFFSET 0) AS k
+            FROM m WHERE m.aggregate_id <> '' AND m.reason = '' ORDER BY 1 OFFSET 0) AS k
 ), firsts AS MATERIALIZED (
   SELECT DISTINCT ON (m.idempotency_key) m.position, m.idempotency_key, m.digest
     FROM m CROSS JOIN locked WHERE locked.locks >= 0
@@ -641,7 +642,19 @@ WITH m AS MATERIALIZED (
   SELECT sqlc.arg('source')::integer, m.id, nullif(m.aggregate_id, ''), m.event_type, m.idempotency_key, m.payload,
          nullif(m.headers, ''), nullif(m.version, 0)
     FROM m JOIN firsts AS f ON f.position = m.position JOIN receipt AS r ON r.idempotency_key = m.idempotency_key
+   WHERE m.reason = ''
    ORDER BY m.position
+), buried AS (
+  INSERT INTO public.inbox_dead (scope, lane, sequence, version, created_at, died_at, attempts, source, id, aggregate_id, event_type,
+         idempotency_key, payload, headers, reason, last_error)
+  SELECT sqlc.arg('scope')::integer,
+         CASE WHEN m.aggregate_id = '' THEN (floor(random() * 128)::bigint - 64) << 57
+              ELSE public.inbox_lane(sqlc.arg('scope')::integer, m.aggregate_id) END,
+         nextval('public.inbox_sequence'::regclass), nullif(m.version, 0), clock_timestamp(), clock_timestamp(), 0,
+         sqlc.arg('source')::integer, m.id, nullif(m.aggregate_id, ''), m.event_type, m.idempotency_key, m.payload,
+         nullif(m.headers, ''), 'refused', m.reason
+    FROM m JOIN firsts AS f ON f.position = m.position JOIN receipt AS r ON r.idempotency_key = m.idempotency_key
+   WHERE m.reason <> ''
 )
 SELECT f.position::bigint AS position
   FROM firsts AS f JOIN receipt AS r ON r.idempotency_key = f.idempotency_key
@@ -651,6 +664,17 @@ SELECT f.position::bigint AS position
 -- name: InboxDigests :many
 SELECT c.idempotency_key, c.digest FROM public.inbox_receipt AS c
  WHERE c.source = sqlc.arg('source')::integer AND c.idempotency_key = ANY (sqlc.arg('idempotency_keys')::text[]);
+
+-- InboxPosition tells how far a source has read a log: one row, or none.
+-- name: InboxPosition :many
+SELECT p.position FROM public.inbox_position AS p
+ WHERE p.source = sqlc.arg('source')::integer AND p.log = sqlc.arg('log')::text;
+
+-- InboxAdvance records how far a source has read a log, in the transaction that stores what was read. It never goes back.
+-- name: InboxAdvance :exec
+INSERT INTO public.inbox_position AS p (source, log, position)
+VALUES (sqlc.arg('source')::integer, sqlc.arg('log')::text, sqlc.arg('position')::bigint)
+ON CONFLICT (source, log) DO UPDATE SET position = excluded.position WHERE p.position < excluded.position;
 
 -- InboxPurgeReceipts looks at receipts whose message is neither in the inbox nor in the dead letters, at most max_rows per call.
 -- One older than the age is first marked as gone, and forgotten by a call that finds the mark older than the age as well. So it

@@ -129,6 +129,32 @@ VALUES (CAST(sqlc.arg('source') AS INTEGER), CAST(sqlc.arg('id') AS TEXT), nulli
         CAST(sqlc.arg('event_type') AS TEXT), CAST(sqlc.arg('idempotency_key') AS TEXT), CAST(sqlc.arg('payload') AS BLOB),
         nullif(CAST(sqlc.arg('headers') AS TEXT), ''), nullif(CAST(sqlc.arg('version') AS INTEGER), 0));
 
+-- InboxRefuse copies the message that InboxReceive has just added to the dead letters, without a delivery; in IMMEDIATE before
+-- InboxDrop.
+-- name: InboxRefuse :exec
+INSERT INTO inbox_dead (sequence, scope, lane, version, created_at, attempts, source, id, aggregate_id, event_type, idempotency_key,
+       payload, headers, reason, last_error)
+SELECT x.sequence, x.scope, x.lane, x.version, x.created_at, 0, x.source, x.id, x.aggregate_id, x.event_type, x.idempotency_key, x.payload,
+       x.headers, CAST(sqlc.arg('reason') AS TEXT), CAST(sqlc.arg('last_error') AS TEXT)
+  FROM inbox AS x
+ WHERE x.source = CAST(sqlc.arg('source') AS INTEGER) AND x.idempotency_key = CAST(sqlc.arg('idempotency_key') AS TEXT);
+
+-- InboxDrop removes a message by its idempotency key.
+-- name: InboxDrop :exec
+DELETE FROM inbox AS x
+ WHERE x.source = CAST(sqlc.arg('source') AS INTEGER) AND x.idempotency_key = CAST(sqlc.arg('idempotency_key') AS TEXT);
+
+-- InboxPosition tells how far a source has read a log: one row, or none.
+-- name: InboxPosition :many
+SELECT p.position FROM inbox_position AS p
+ WHERE p.source = CAST(sqlc.arg('source') AS INTEGER) AND p.log = CAST(sqlc.arg('log') AS TEXT);
+
+-- InboxAdvance records how far a source has read a log, in the transaction that stores what was read. It never goes back.
+-- name: InboxAdvance :exec
+INSERT INTO inbox_position (source, log, position)
+VALUES (CAST(sqlc.arg('source') AS INTEGER), CAST(sqlc.arg('log') AS TEXT), CAST(sqlc.arg('position') AS INTEGER))
+ON CONFLICT (source, log) DO UPDATE SET position = max(position, excluded.position);
+
 -- InboxAddReceipt remembers an idempotency key; 0 rows: seen before.
 -- name: InboxAddReceipt :execrows
 INSERT INTO inbox_receipt (source, idempotency_key, digest)

@@ -56,3 +56,12 @@ CREATE TABLE inbox_receipt (
   PRIMARY KEY (source, idempotency_key)
 ) WITHOUT ROWID;
 CREATE INDEX inbox_receipt_age ON inbox_receipt (source, coalesce(gone_at, received_at));
+
+-- How far a source has read a log whose broker keeps no position for it. It moves in the transaction that stores what was
+-- read, and never back.
+CREATE TABLE inbox_position (
+  source   INTEGER NOT NULL,
+  log      TEXT    NOT NULL,
+  position INTEGER NOT NULL,
+  PRIMARY KEY (source, log)
+) WITHOUT ROWID;
