@@ -59,22 +59,26 @@ type reader struct {
 func (r *reader) run(deliveries <-chan amqp.Delivery) {
 	for d := range deliveries {
 		r.gate.Lock()
-		r.gate.Unlock()
-		var m struct {
-			Key string
-			N   int64
-		}
-		json.Unmarshal(d.Body, &m)
-		r.mu.Lock()
-		switch {
-		case m.N == r.next[m.Key]:
-			r.next[m.Key]++
-		case m.N > r.next[m.Key]:
-			r.wrong = append(r.wrong, fmt.Sprintf("%s: %d came, %d was expected", m.Key, m.N, r.next[m.Key]))
-			r.next[m.Key] = m.N + 1
-		}
-		r.mu.Unlock()
+		r.note(d.Body)
 		d.Ack(false)
+		r.gate.Unlock()
+	}
+}
+
+func (r *reader) note(body []byte) {
+	var m struct {
+		Key string
+		N   int64
+	}
+	json.Unmarshal(body, &m)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case m.N == r.next[m.Key]:
+		r.next[m.Key]++
+	case m.N > r.next[m.Key]:
+		r.wrong = append(r.wrong, fmt.Sprintf("%s: %d came, %d was expected", m.Key, m.N, r.next[m.Key]))
+		r.next[m.Key] = m.N + 1
 	}
 }
 
