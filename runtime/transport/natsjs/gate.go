@@ -88,9 +88,9 @@ func (g *gate) unbroken(m *jetstream.MsgMetadata) bool {
 
 // pass records a delivery whose message is stored or in the transaction now.
 func (g *gate) pass(m *jetstream.MsgMetadata) {
-	// A repeated delivery says nothing about what the consumer delivers next, but it
-	// breaks no chain either.
-	g.chained = m.NumDelivered == 1 || g.unbroken(m)
+	// A repeat says nothing about what the consumer delivers next, but it breaks no
+	// chain either. One from behind the position contradicts the chain.
+	g.chained = m.NumDelivered == 1 || g.unbroken(m) && g.known(m)
 	g.expected = m.Sequence.Consumer + 1
 	g.position = max(g.position, m.Sequence.Stream)
 }
