@@ -26,7 +26,7 @@ var mailed = regexp.MustCompile(`(?m)^mail: invoice (\S+) is (\S+)$`)
 // The whole demonstration, twice on one database.
 func TestDemonstration(t *testing.T) {
 	onEach(t, func(t *testing.T, address string, n int) {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 		defer cancel()
 		for range 2 {
 			var out bytes.Buffer
@@ -55,7 +55,7 @@ func TestDemonstration(t *testing.T) {
 // An invoice that cannot be stored is not published either.
 func TestIssueIsAllOrNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, address string, _ int) {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 		defer cancel()
 		on := databaseOf(address)
 		db, err := on.open(address)

@@ -83,7 +83,7 @@ func openSQLServer(address string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(16)
-	db.SetMaxIdleConns(16)
+	db.SetMaxOpenConns(8)
+	db.SetMaxIdleConns(8)
 	return db, nil
 }
