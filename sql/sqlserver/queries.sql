@@ -345,9 +345,9 @@ SELECT g.position, g.lo, 1, 1, 1, 0 FROM @g AS g
  WHERE g.after >= 0 AND EXISTS (SELECT 1 FROM [dbo].[outbox_row] AS o WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE o.destination = @scope AND o.lane = g.lo AND o.sequence > g.after);
 UPDATE g SET looked = 1, found = 1, stop = CASE WHEN @max_lanes = 1 THEN 3 ELSE 0 END FROM @g AS g INNER JOIN @w AS w ON w.position = g.position;
 SELECT @n = COUNT(*), @active = SUM(CASE WHEN g.stop = 0 THEN 1 ELSE 0 END), @total = SUM(g.found) FROM @g AS g;
-WHILE @active > 0 AND @total < @max_rows
+WHILE @active > 0 AND (@chunk IS NULL OR @total < @max_rows) -- once at least: no cursor may stand still
 BEGIN
-  SET @chunk = (@max_rows - @total) / @active + 1;
+  SET @chunk = CASE WHEN @total < @max_rows THEN (@max_rows - @total) / @active + 1 ELSE 1 END;
   IF @chunk > 64 SET @chunk = 64;
   INSERT INTO @w (position, lane, looked, found, free, seen)
   SELECT q.position, q.lane, q.looked, q.found, q.free, q.seen
@@ -588,9 +588,9 @@ SELECT g.position, g.lo, 1, 1, 1, 0 FROM @g AS g
  WHERE g.after >= 0 AND EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS o WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE o.scope = @scope AND o.lane = g.lo AND o.sequence > g.after);
 UPDATE g SET looked = 1, found = 1, stop = CASE WHEN @max_lanes = 1 THEN 3 ELSE 0 END FROM @g AS g INNER JOIN @w AS w ON w.position = g.position;
 SELECT @n = COUNT(*), @active = SUM(CASE WHEN g.stop = 0 THEN 1 ELSE 0 END), @total = SUM(g.found) FROM @g AS g;
-WHILE @active > 0 AND @total < @max_rows
+WHILE @active > 0 AND (@chunk IS NULL OR @total < @max_rows) -- once at least: no cursor may stand still
 BEGIN
-  SET @chunk = (@max_rows - @total) / @active + 1;
+  SET @chunk = CASE WHEN @total < @max_rows THEN (@max_rows - @total) / @active + 1 ELSE 1 END;
   IF @chunk > 64 SET @chunk = 64;
   INSERT INTO @w (position, lane, looked, found, free, seen)
   SELECT q.position, q.lane, q.looked, q.found, q.free, q.seen

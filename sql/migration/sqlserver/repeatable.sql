@@ -45,7 +45,7 @@ IF NOT EXISTS (SELECT 1 FROM INFORMATION_SCHEMA.COLUMNS AS c
                   AND c.COLUMN_NAME = N'payload' AND c.DATA_TYPE = N'nvarchar')
 BEGIN
   IF EXISTS (SELECT 1 FROM [dbo].[outbox_row]) OR EXISTS (SELECT 1 FROM [dbo].[outbox_dead])
-    THROW 51012, N'lanebox: the payloads of the outbox change their type; let it drain, and replay or discard its dead letters first', 1;
+    THROW 51015, N'lanebox: the payloads of the outbox change their type; let it drain, and replay or discard its dead letters first', 1;
   ALTER TABLE [dbo].[outbox_row] DROP COLUMN payload;
   ALTER TABLE [dbo].[outbox_row] ADD payload nvarchar(max) NOT NULL;
   ALTER TABLE [dbo].[outbox_dead] DROP COLUMN payload;
