@@ -112,6 +112,9 @@ func (p *producer) send(records []*kgo.Record) (*attempt, error) {
 	handed := 0
 	for handed < len(records) {
 		r := records[handed]
+		if r.Context != nil { // it was sent before, with a context that has ended
+			r = again(r)
+		}
 		p.begin(a, r, handed == 0)
 		p.client.Produce(ctx, r, promise)
 		seen, cut := p.end()
@@ -130,7 +133,7 @@ func (p *producer) send(records []*kgo.Record) (*attempt, error) {
 	return a, nil
 }
 
-// again returns a record like r, which the client still looks at.
+// again returns a record like r, in which a client has left something.
 func again(r *kgo.Record) *kgo.Record {
 	return &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
 }
