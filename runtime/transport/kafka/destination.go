@@ -17,8 +17,8 @@ import (
 //
 // Failures are classified: a record that the broker refuses for itself (too
 // large, invalid) is permanent, and only after it was sent alone, since a broker
-// refuses whole batches; what the client could take back unsent, a topic that
-// does not exist and missing rights are unavailable; throttling is back-pressure;
+// refuses whole batches; what the client could take back unsent, or found no broker
+// to write to, a topic that does not exist and missing rights are unavailable; throttling is back-pressure;
 // what was sent without an answer is transient.
 type Destination struct {
 	config Config
@@ -202,6 +202,9 @@ func (d *Destination) await(ctx context.Context, p *producer, a *attempt) (int, 
 	if p.withdraw(grace, a) {
 		p.forget(a)
 		return a.result()
+	}
+	if p.writes.Load() == a.writes {
+		return 0, errUnwritten
 	}
 	return 0, errUnanswered
 }

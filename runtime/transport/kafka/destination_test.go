@@ -526,6 +526,33 @@ func TestBrokerThatWasNeverThere(t *testing.T) {
 	}
 }
 
+// A broker that has died takes nothing. Once the client knows, what is tried costs
+// no attempt, whether the client gives it up in time or not.
+func TestBrokerThatDiedIsUnavailable(t *testing.T) {
+	b := startBroker(t)
+	topic := newTopic(t, []string{b.address}, 4, nil)
+	d := newDestination(t, Config{Brokers: []string{b.address}, Timeout: time.Second}, topic)
+	for n := range 8 {
+		if err := d.Send(t.Context(), newMessage(fmt.Sprint("key-", n), 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Cluster.Close()
+	transporttest.Eventually(t, "the client knows", func() bool { return class(d.Send(t.Context(), newMessage("key-0", 2))) == event.Unavailable })
+	var sends sync.WaitGroup
+	for n := range 8 {
+		sends.Go(func() {
+			for range 3 {
+				err := d.Send(t.Context(), newMessage(fmt.Sprint("key-", n), 2))
+				if err == nil || class(err) != event.Unavailable {
+					t.Errorf("Send = %v (%v), want unavailable", err, class(err))
+				}
+			}
+		})
+	}
+	sends.Wait()
+}
+
 // TestRestartsUnderLoad restarts the broker again and again while lanes send.
 func TestRestartsUnderLoad(t *testing.T) {
 	const restarts, keys = 20, 12

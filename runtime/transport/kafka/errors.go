@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -18,6 +19,7 @@ var ErrClosed = errors.New("the destination is closed")
 var (
 	errUnanswered = errors.New("no answer in time; the message may have been taken")
 	errWithdrawn  = errors.New("it could not be written in time and was withdrawn")
+	errUnwritten  = errors.New("no broker to write to; it may be written later")
 	errBlocked    = errors.New("the partition has not answered what was sent before")
 	errFull       = errors.New("too many records wait for an answer")
 )
@@ -79,12 +81,21 @@ func classify(err error) error {
 	switch {
 	case errors.Is(err, kerr.ThrottlingQuotaExceeded), errors.Is(err, errFull), errors.Is(err, kgo.ErrMaxBuffered):
 		return event.AsBackPressure(err, 0)
-	case errors.Is(err, errBlocked):
+	case errors.Is(err, errBlocked), errors.Is(err, errUnwritten):
 		return event.AsUnavailable(err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return event.AsUnavailable(errWithdrawn) // the client gives up only what no broker has taken
+	case isOfConnection(err):
+		return event.AsUnavailable(fmt.Errorf("%w: %w", errWithdrawn, err)) // for the same reason
 	}
 	return err
+}
+
+// isOfConnection reports whether an error is that of a connection, with which the
+// client also answers for records that it gives up while there is no broker.
+func isOfConnection(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) || kgo.IsRetryableBrokerErr(err)
 }
 
 // aware adds to the error of something that was not sent what is known about the

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -35,7 +36,8 @@ type producer struct {
 	open   map[int]int
 	since  time.Time // when open became non-empty
 
-	users sync.WaitGroup // sends that use it
+	users  sync.WaitGroup // sends that use it
+	writes atomic.Int64   // requests with records that were written
 
 	conn      sync.Mutex
 	dialError error     // of the last try to connect, if it failed
@@ -89,6 +91,8 @@ type attempt struct {
 	partition int
 	waits     *kgo.Record
 	done      chan struct{}
+	// writes is the producer's count before the attempt.
+	writes int64
 
 	mu       sync.Mutex
 	handed   int // -1 until all records are handed over
@@ -107,7 +111,7 @@ func (p *producer) send(records []*kgo.Record) (*attempt, error) {
 		return nil, errBlocked
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	a := &attempt{cancel: cancel, handed: -1, done: make(chan struct{})}
+	a := &attempt{cancel: cancel, handed: -1, done: make(chan struct{}), writes: p.writes.Load()}
 	promise := a.promise
 	handed := 0
 	for handed < len(records) {
@@ -362,6 +366,16 @@ func (p *producer) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.
 	p.conn.Lock()
 	defer p.conn.Unlock()
 	p.dialError = err
+}
+
+// produceKey is the number of the requests that carry records.
+const produceKey = 0
+
+// OnBrokerWrite implements kgo.HookBrokerWrite.
+func (p *producer) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, written int, _, _ time.Duration, _ error) {
+	if key == produceKey && written > 0 {
+		p.writes.Add(1)
+	}
 }
 
 // OnBrokerThrottle implements kgo.HookBrokerThrottle.
