@@ -45,7 +45,16 @@ var killables = []struct {
 	{"RabbitMQ to SQLite", sqliteFile, func(t *testing.T) killable {
 		n := testrabbit.Private(t)
 		r := testRabbitMQ(n.URL(), 8)
-		return killable{carrier{RabbitMQ: &r}, n.Kill, func(t testing.TB) {
+		kill := func() {
+			// RabbitMQ 3.10 writes the list of its quorum queues some time after their
+			// declaration; a kill before that leaves a queue without a log and without a
+			// leader, for ever. That is its own matter.
+			if out, err := n.Control(t.Context(), "eval", "[dets:sync(T) || T <- dets:all()]."); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+			n.Kill()
+		}
+		return killable{carrier{RabbitMQ: &r}, kill, func(t testing.TB) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			if err := n.Start(ctx); err != nil {
@@ -109,7 +118,6 @@ type world struct {
 	changes            int // how often a receiver comes or goes
 
 	senders, receivers []*child // nil: away
-	published          []atomic.Int64
 	// deaths, stops and restarts count services that were killed and that were
 	// stopped, and brokers that were killed.
 	deaths, stops, restarts int
@@ -168,7 +176,6 @@ func (w *world) run() {
 	for i := range w.receivers {
 		w.startReceiver(i)
 	}
-	w.published = make([]atomic.Int64, w.keys)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var writers sync.WaitGroup
@@ -238,6 +245,7 @@ func (w *world) write(ctx context.Context, writer int, handled *atomic.Int64) {
 	for k := writer; k < w.keys; k += writerCount {
 		open = append(open, k)
 	}
+	done := map[int]int64{}
 	for n := 0; len(open) > 0; n++ {
 		for int64(n*writerCount)-handled.Load() > window {
 			if sleep(ctx, 5*time.Millisecond) != nil {
@@ -246,14 +254,14 @@ func (w *world) write(ctx context.Context, writer int, handled *atomic.Int64) {
 		}
 		i := random.IntN(len(open))
 		k := open[i]
-		number := w.published[k].Load() + 1
-		if err := w.commit(ctx, k, number); err != nil {
+		done[k]++
+		if err := w.commit(ctx, k, done[k]); err != nil {
 			if ctx.Err() == nil {
-				w.t.Errorf("order %d, message %d: %v", k, number, err)
+				w.t.Errorf("order %d, message %d: %v", k, done[k], err)
 			}
 			return
 		}
-		if w.published[k].Store(number); int(number) == w.each {
+		if int(done[k]) == w.each {
 			open = slices.Delete(open, i, i+1)
 		}
 	}
@@ -326,7 +334,7 @@ func (w *world) judge(took time.Duration) {
 	t := w.t
 	checker := ordertest.New()
 	for k := range w.keys {
-		for n := range w.published[k].Load() {
+		for n := range w.each {
 			checker.Published(orderID(k), messageID(orderID(k), fmt.Sprint(n+1)))
 		}
 	}
