@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lanebox/lanebox/runtime/event"
@@ -20,34 +21,46 @@ const conflicted = "another body was received under the same idempotency key"
 
 // receiveAll stores messages and buries what cannot be received. Messages that
 // turn out to be in conflict are buried by a second transaction: their place in
-// the order does not matter any more.
+// the order does not matter any more. A position moves with that second one, so
+// that none is lost when the process ends between the two.
 func (r *Receiver) receiveAll(ctx context.Context, messages []Incoming, store receive) ([]Disposition, error) {
 	fit := make([]Incoming, len(messages))
 	for i := range messages {
 		fit[i] = r.fit(messages[i])
 	}
 	dispositions, err := r.try(ctx, fit, store)
+	for tries := 0; err == nil && slices.Contains(dispositions, Conflict); tries++ {
+		if tries == buryTries {
+			return nil, fmt.Errorf("receive from %s: dead letters are in conflict with other messages", r.c.Source.Name)
+		}
+		err = r.buryConflicts(ctx, fit, dispositions, store)
+	}
 	if err != nil {
 		return nil, err
 	}
+	return dispositions, nil
+}
+
+// buryTries is how often a message is buried under another key. Once is enough,
+// unless somebody sent another message under the key of its dead letter.
+const buryTries = 4
+
+// buryConflicts buries the messages in conflict and puts their new dispositions
+// in place of the old ones.
+func (r *Receiver) buryConflicts(ctx context.Context, messages []Incoming, dispositions []Disposition, store receive) error {
 	var late []Incoming
 	var at []int
 	for i, d := range dispositions {
 		if d == Conflict {
-			late, at = append(late, buried(messages[i], conflicted)), append(at, i)
+			messages[i] = buried(messages[i], conflicted)
+			late, at = append(late, messages[i]), append(at, i)
 		}
 	}
-	if len(late) == 0 {
-		return dispositions, nil
-	}
-	second, err := r.try(ctx, late, r.c.Store.Receive)
-	if err != nil {
-		return nil, err
-	}
+	second, err := r.try(ctx, late, store)
 	for i, d := range second {
 		dispositions[at[i]] = d
 	}
-	return dispositions, nil
+	return err
 }
 
 // fit returns m as it can be stored: as it is, or as a dead letter.

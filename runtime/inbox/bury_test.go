@@ -91,6 +91,60 @@ func TestReceiveAtMovesThePosition(t *testing.T) {
 	}
 }
 
+// A message in conflict is buried before the position passes it: the process may
+// end between the two transactions.
+func TestReceiveAtBuriesBeforeThePositionMoves(t *testing.T) {
+	var ledger transporttest.Ledger
+	r := newAbsorber(&ledger)
+	gone := errors.New("the process ends here")
+	ledger.Before(func(_ context.Context, _ int, m inbox.Incoming) error {
+		if m.Dead != "" {
+			return gone
+		}
+		return nil
+	})
+	messages := []inbox.Incoming{
+		{IdempotencyKey: "1", EventType: "known", Payload: []byte("one")},
+		{IdempotencyKey: "1", EventType: "known", Payload: []byte("other")},
+	}
+	at := inbox.Position{Log: "log", Offset: 2}
+	if _, err := r.ReceiveAt(t.Context(), at, messages...); !errors.Is(err, gone) {
+		t.Fatalf("got %v", err)
+	}
+	if offset, ok, _ := r.Position(t.Context(), "log"); ok {
+		t.Errorf("the position is %d, and a message before it has no fate", offset)
+	}
+	ledger.Before(nil)
+	got, err := r.ReceiveAt(t.Context(), at, messages...)
+	if err != nil || !slices.Equal(got, []inbox.Disposition{inbox.Duplicate, inbox.Buried}) {
+		t.Errorf("again: %v, %v", got, err)
+	}
+	if offset, _, _ := r.Position(t.Context(), "log"); offset != 2 || len(ledger.Dead()) != 1 {
+		t.Errorf("the position is %d; dead are %v", offset, ledger.Dead())
+	}
+}
+
+// Somebody who knows a message can choose the key that its dead letter would get.
+// The message is buried all the same.
+func TestTheKeyOfADeadLetterIsTaken(t *testing.T) {
+	var ledger transporttest.Ledger
+	r := newAbsorber(&ledger)
+	first := inbox.Incoming{IdempotencyKey: "1", EventType: "known", Payload: []byte("one")}
+	other := first
+	other.Payload = []byte("other")
+	if _, err := r.ReceiveAll(t.Context(), first, other); err != nil {
+		t.Fatal(err)
+	}
+	key := ledger.Dead()[0].IdempotencyKey
+	var hostile transporttest.Ledger
+	r = newAbsorber(&hostile)
+	taken := inbox.Incoming{IdempotencyKey: key, EventType: "known", Payload: []byte("taken")}
+	got, err := r.ReceiveAll(t.Context(), taken, first, other)
+	if err != nil || !slices.Equal(got, []inbox.Disposition{inbox.Stored, inbox.Stored, inbox.Buried}) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
 // plainStore hides that a ledger is a LogStore.
 type plainStore struct{ inbox.ReceiveStore }
 

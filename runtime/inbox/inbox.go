@@ -85,7 +85,9 @@ type Position struct {
 type LogStore interface {
 	ReceiveStore
 	// ReceiveAt is Receive that also records the position, in the same
-	// transaction. A position never goes back: a lower one changes nothing.
+	// transaction. A position never goes back: a lower one changes nothing. When a
+	// message is in conflict the position stays, since that message's fate is not
+	// recorded yet.
 	ReceiveAt(ctx context.Context, source SourceRef, messages []Incoming, at Position) ([]Disposition, error)
 	// Position returns the offset that ReceiveAt recorded last; ok is false when
 	// there is none.

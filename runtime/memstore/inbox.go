@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
@@ -48,7 +49,7 @@ func (db *DB) receive(ctx context.Context, source inbox.SourceRef, messages []in
 		tx.Rollback(ctx)
 		return nil, err
 	}
-	if at != nil {
+	if at != nil && !slices.Contains(dispositions, inbox.Conflict) {
 		tx.logs[logKey{source.Number, at.Log}] = at.Offset
 	}
 	if err := tx.commit(); err != nil {

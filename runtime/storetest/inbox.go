@@ -189,13 +189,22 @@ func positionMovesWithTheMessages[Tx any](e *env[Tx]) {
 			e.Errorf("%s of %s is at %d, want %d", w.log, w.of.Name, p, w.offset)
 		}
 	}
+	// Nobody knows yet what becomes of a message in conflict: the position waits.
+	conflicting, fresh := m, m
+	conflicting.Payload, fresh.IdempotencyKey, fresh.Payload = []byte("other"), "fresh", []byte("4")
+	if got := at(source, "log", 7, fresh, conflicting); !slices.Equal(got, []inbox.Disposition{inbox.Stored, inbox.Conflict}) {
+		e.Errorf("dispositions are %v", got)
+	}
+	if p := position(source, "log"); p != 5 {
+		e.Errorf("a message in conflict moved the position to %d", p)
+	}
 	ctx, cancel := context.WithCancel(e.ctx)
 	cancel()
 	next := inbox.Incoming{IdempotencyKey: "two", EventType: orderCancelled, AggregateID: "A", Payload: []byte("3")}
 	if _, err := e.Receive.ReceiveAt(ctx, source, []inbox.Incoming{next}, inbox.Position{Log: "log", Offset: 6}); err == nil {
 		e.Error("a cancelled call succeeded")
 	}
-	want(e, "stored", ofKey(e.claimer("w", Payments).drain(), "A"), []string{"1"})
+	want(e, "stored", ofKey(e.claimer("w", Payments).drain(), "A"), []string{"1", "4"})
 	if p := position(source, "log"); p != 5 {
 		e.Errorf("a cancelled call moved the position to %d", p)
 	}

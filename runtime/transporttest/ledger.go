@@ -3,6 +3,7 @@ package transporttest
 import (
 	"bytes"
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func (l *Ledger) commit(messages []inbox.Incoming, at *inbox.Position) []inbox.D
 		m.Payload = bytes.Clone(m.Payload)
 		dispositions[i] = l.store(m)
 	}
-	if at != nil {
+	if at != nil && !slices.Contains(dispositions, inbox.Conflict) {
 		if l.logs == nil {
 			l.logs = map[string]int64{}
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,7 +46,7 @@ func (s *Store) ReceiveAt(ctx context.Context, source inbox.SourceRef, messages 
 // receiveAt is one try of ReceiveAt.
 func (s *Store) receiveAt(ctx context.Context, source inbox.SourceRef, messages []inbox.Incoming, at inbox.Position) (ds []inbox.Disposition, err error) {
 	err = InTx(ctx, s.c.Pool, func(tx pgx.Tx) (err error) {
-		if ds, err = s.ReceiveIn(ctx, tx, source, messages); err != nil {
+		if ds, err = s.ReceiveIn(ctx, tx, source, messages); err != nil || slices.Contains(ds, inbox.Conflict) {
 			return err
 		}
 		p := AdvanceParams{Source: source.Number, Log: at.Log, Position: at.Offset}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -47,7 +48,7 @@ func (s *Store) receive(ctx context.Context, source inbox.SourceRef, messages []
 				return err
 			}
 		}
-		if at == nil {
+		if at == nil || slices.Contains(dispositions, inbox.Conflict) {
 			return nil
 		}
 		return q.Advance(ctx, AdvanceParams{Source: int64(source.Number), Log: at.Log, Position: at.Offset})

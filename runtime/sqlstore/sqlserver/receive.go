@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lanebox/lanebox/runtime/event"
@@ -42,7 +43,7 @@ func (s *Store) ReceiveAt(ctx context.Context, source inbox.SourceRef, messages 
 		return InTx(ctx, s.c.DB, func(tx *sql.Tx) (err error) {
 			q := s.c.Bind(tx)
 			if ds = nil; len(messages) > 0 {
-				if ds, err = receive(ctx, q, source, messages); err != nil {
+				if ds, err = receive(ctx, q, source, messages); err != nil || slices.Contains(ds, inbox.Conflict) {
 					return err
 				}
 			}
