@@ -71,7 +71,7 @@ func TestKilledConsumersOfShardsKeepTheOrder(t *testing.T) {
 	}
 }
 
-// comeOrGo starts a consumer that is away, or ends one: killed, or in peace. One
+// comeOrGo starts a consumer that is away, or ends one: killed and in peace by turns. One
 // is always there.
 func (w *world) comeOrGo() {
 	i := w.random.IntN(len(w.receivers))
@@ -86,7 +86,7 @@ func (w *world) comeOrGo() {
 		w.startReceiver(i)
 	case there == 1:
 		w.startReceiver((i + 1) % len(w.receivers))
-	case w.random.IntN(3) > 0:
+	case w.deaths <= w.stops:
 		c.kill()
 		w.receivers[i] = nil
 		w.deaths++
