@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/rowtext"
 	"github.com/lanebox/lanebox/runtime/lane"
 )
 
@@ -50,7 +51,7 @@ func (s *Store) DeadLettersAfter(ctx context.Context, scope lane.Scope, after in
 		letters[i] = lane.DeadLetter{
 			Lane: r.Lane,
 			Message: event.Message{ID: event.UUID(r.ID.Bytes), Sequence: r.Sequence, Topic: r.Topic, Key: r.Key, Payload: r.Payload,
-				Headers: decodeHeaders(r.Headers), Version: r.Version, CreatedAt: r.CreatedAt, Source: s.c.Sources[r.Source],
+				Headers: rowtext.DecodeHeaders(r.Headers), Version: r.Version, CreatedAt: r.CreatedAt, Source: s.c.Sources[r.Source],
 				IdempotencyKey: r.IdempotencyKey},
 			Attempts: int(r.Attempts), Reason: r.Reason, Error: r.LastError, DiedAt: r.DiedAt,
 		}
@@ -82,7 +83,7 @@ func (s *Store) Replay(ctx context.Context, scope lane.Scope, ids ...event.UUID)
 func (s *Store) ParkKey(ctx context.Context, scope lane.Scope, key, reason string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	return Classify("park", s.queueOf(scope).Park(ctx, ParkParams{Scope: int32(scope), Key: key, Reason: cleanText(reason)}))
+	return Classify("park", s.queueOf(scope).Park(ctx, ParkParams{Scope: int32(scope), Key: key, Reason: rowtext.Clean(reason)}))
 }
 
 // ReleaseKey ends every park of a key: the operator's and that of an exhausted

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/internal/rowtext"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/outbox"
 )
@@ -193,7 +194,7 @@ func (m *mover) storable(payload []byte) error {
 	if m.scope.store.c.Binary {
 		return nil
 	}
-	return validText(payload)
+	return rowtext.CheckText(payload)
 }
 
 // keep makes a record of a message as it is.

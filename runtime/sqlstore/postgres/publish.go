@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/rowtext"
 	"github.com/lanebox/lanebox/runtime/outbox"
 )
 
@@ -24,7 +25,7 @@ type appender struct {
 func (a appender) Append(ctx context.Context, records []outbox.Record) error {
 	if !a.binary {
 		for i := range records {
-			if err := validText(records[i].Payload); err != nil {
+			if err := rowtext.CheckText(records[i].Payload); err != nil {
 				return &event.ValidationError{Topic: records[i].Topic, Err: err}
 			}
 		}
@@ -41,7 +42,7 @@ func (a appender) Append(ctx context.Context, records []outbox.Record) error {
 
 func publishOne(r *outbox.Record) PublishOneParams {
 	return PublishOneParams{ID: messageID(r.ID), Key: r.Key, Topic: r.Topic, Payload: notNil(r.Payload),
-		Headers: encodeHeaders(r.Headers), Version: r.Version}
+		Headers: rowtext.EncodeHeaders(r.Headers), Version: r.Version}
 }
 
 func publishAll(records []outbox.Record) PublishParams {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/internal/rowtext"
 )
 
 // Receive implements inbox.ReceiveStore. Storing is one statement. Messages that
@@ -106,7 +107,7 @@ func receiveParams(source inbox.SourceRef, messages []inbox.Incoming) ReceivePar
 		digest := sha256.Sum256(m.Payload)
 		p.IdempotencyKeys[i], p.Digests[i], p.IDs[i], p.AggregateIDs[i] = m.IdempotencyKey, digest[:], uuid(event.NewUUID()), m.AggregateID
 		p.Reasons[i] = m.Dead
-		p.EventTypes[i], p.Payloads[i], p.Headers[i], p.Versions[i] = m.EventType, notNil(m.Payload), encodeHeaders(m.Headers), m.Version
+		p.EventTypes[i], p.Payloads[i], p.Headers[i], p.Versions[i] = m.EventType, notNil(m.Payload), rowtext.EncodeHeaders(m.Headers), m.Version
 	}
 	return p
 }

@@ -3,14 +3,13 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/rowtext"
 	"github.com/lanebox/lanebox/runtime/lane"
 )
 
@@ -26,9 +25,6 @@ const (
 	stopEnd   = 2
 	stopBytes = 3
 )
-
-// maxError is the longest error text that is stored, in bytes.
-const maxError = 2000
 
 // A Config describes a store; generated code fills it in.
 type Config struct {
@@ -206,7 +202,7 @@ func (s *scopeStore) page(p lane.FetchParams, fetched []FetchRow) lane.Page {
 			DueIn: time.Duration(f.DueMs) * time.Millisecond,
 			Message: event.Message{
 				ID: event.UUID(f.ID.Bytes), Sequence: f.Sequence, Topic: f.Topic, Key: f.Key, Payload: f.Payload,
-				Headers: decodeHeaders(f.Headers), Version: f.Version, CreatedAt: f.CreatedAt,
+				Headers: rowtext.DecodeHeaders(f.Headers), Version: f.Version, CreatedAt: f.CreatedAt,
 				Source: s.store.c.Sources[f.Source], IdempotencyKey: f.IdempotencyKey,
 			},
 		})
@@ -242,8 +238,8 @@ func (s *scopeStore) settle(ctx context.Context, owner string, leases []lane.Lea
 		p.Outcomes = append(p.Outcomes, outcomeCode(st.Outcome))
 		p.Attempts = append(p.Attempts, int32(st.Attempts))
 		p.Delays = append(p.Delays, max(0, st.Delay))
-		p.Reasons = append(p.Reasons, cleanText(st.Reason))
-		p.Errors = append(p.Errors, cleanText(st.Error))
+		p.Reasons = append(p.Reasons, rowtext.Clean(st.Reason))
+		p.Errors = append(p.Errors, rowtext.Clean(st.Error))
 	}
 	q := s.queue(s.store.claims)
 	if simple {
@@ -328,28 +324,5 @@ func buckets(numbers []int16) []lane.Bucket {
 	return bs
 }
 
-// cleanText makes an error text storable: valid UTF-8 without U+0000, and
-// bounded.
-func cleanText(s string) string {
-	if len(s) > maxError {
-		s = s[:maxError]
-	}
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	return strings.ReplaceAll(s, "\x00", "\uFFFD")
-}
-
 // uuid returns id as a parameter.
 func uuid(id event.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
-
-// validText reports whether PostgreSQL can store b as text.
-func validText(b []byte) error {
-	if !utf8.Valid(b) {
-		return fmt.Errorf("payload is not valid UTF-8")
-	}
-	for i, c := range b {
-		if c == 0 {
-			return fmt.Errorf("payload has a zero byte at %d, which a text column cannot hold", i)
-		}
-	}
-	return nil
-}
