@@ -405,6 +405,67 @@ func TestSQLServerClaims(t *testing.T) {
 	}
 }
 
+// A join that scanned a stored table would wait for rows that others have
+// locked, and deadlock with them, wherever readers take locks. So lists lead their
+// joins, in their order, and stored tables are sought.
+func TestSQLServerJoinsSeek(t *testing.T) {
+	const hint = "OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1)"
+	stored := regexp.MustCompile(`(?:FROM|JOIN) \[dbo\]\.\[\w+\] AS (\w+)( WITH \([^)]*\))?`)
+	check := func(what, text string) {
+		for s := range strings.SplitSeq(regexp.MustCompile(`--[^\n]*`).ReplaceAllString(text, ""), ";") {
+			lookAround := strings.Contains(s, "COUNT_BIG") // reads all processes, holding no lock
+			if !regexp.MustCompile(`FROM (@|OPENJSON|\(SELECT)`).MatchString(s) || !stored.MatchString(s) || lookAround {
+				continue
+			}
+			for _, at := range stored.FindAllStringSubmatch(s, -1) {
+				target := regexp.MustCompile(`\b(UPDATE|DELETE) ` + at[1] + `\s`).MatchString(s) // of a change, where FORCESEEK is not allowed
+				if !target && !strings.Contains(at[2], "FORCESEEK") && !strings.Contains(at[2], "UPDLOCK") && !strings.Contains(at[2], "READPAST") {
+					t.Errorf("%s may scan %s:%s", what, at[0], s)
+				}
+			}
+			if changes := regexp.MustCompile(`\b(INSERT|UPDATE|DELETE)\b`).MatchString(s); changes && !strings.Contains(s, hint) {
+				t.Errorf("%s joins as it likes:%s", what, s)
+			}
+		}
+	}
+	for name, text := range sqlServerStatements(t, "plain") {
+		if name != "ScopeCounts" { // for people: it reads everything
+			check(name, text)
+		}
+	}
+	for _, b := range sqlServerBatches(emitSQLServer(t, sqlServerModels()["plain"])["migrations/repeatable.sql"]) {
+		if strings.Contains(b, "CREATE TRIGGER") {
+			check("a trigger", b)
+		}
+	}
+}
+
+// Two columns of different collations cannot be compared, nor joined into one text:
+// the database's own collation, which is any, must not meet the binary one.
+func TestSQLServerCollations(t *testing.T) {
+	files := emitSQLServer(t, sqlServerModels()["plain"])
+	alone := []string{"headers", "payload", "reason", "last_error", "log"} // never beside another text
+	for _, file := range []string{"migrations/0001_outbox.sql", "migrations/0002_inbox.sql"} {
+		for _, column := range regexp.MustCompile(`(?m)^  (\S+) +nvarchar\(\w+\)(.*)$`).FindAllStringSubmatch(string(files[file]), -1) {
+			if !slices.Contains(alone, column[1]) && !strings.Contains(column[2], "COLLATE Latin1_General_100_BIN2") {
+				t.Errorf("%s: column %s has the collation of the database", file, column[1])
+			}
+		}
+	}
+}
+
+// What others have set in a session neither cuts off what a trigger adds nor
+// garbles its messages: THROW reads %% as one.
+func TestSQLServerTriggersStandAlone(t *testing.T) {
+	text := string(emitSQLServer(t, sqlServerModels()["plain"])["migrations/repeatable.sql"])
+	if n := strings.Count(text, "  SET NOCOUNT ON;\n  SET ROWCOUNT 0;"); n != 2 {
+		t.Errorf("%d of 2 triggers say how many rows their statements change", n)
+	}
+	if throws, escapes := strings.Count(text, ", @message, 1;")+strings.Count(text, ", @stranded, 1;"), strings.Count(text, "N'%', N'%%')"); throws != 3 || escapes != throws {
+		t.Errorf("%d of %d messages with names in them are escaped", escapes, throws)
+	}
+}
+
 // The triggers lock before they draw numbers, lane after lane, and check what
 // sp_getapplock returns.
 func TestSQLServerTriggersLockFirst(t *testing.T) {

@@ -34,6 +34,7 @@ END;
 IF @stranded IS NOT NULL
 BEGIN
   SET @stranded = CONCAT(N'lanebox: messages still wait for ', SUBSTRING(@stranded, 3, 2048), N', which the schema no longer has; let them drain first, or give the new name "was: <old name>"');
+  IF SERVERPROPERTY('Babelfish') IS NULL SET @stranded = REPLACE(@stranded, N'%', N'%%'); -- THROW reads %% as one
   THROW 51010, @stranded, 1;
 END;
 GO
@@ -109,6 +110,7 @@ GO
 CREATE TRIGGER [dbo].[outbox_order] ON [dbo].[outbox] INSTEAD OF INSERT AS
 BEGIN
   SET NOCOUNT ON;
+  SET ROWCOUNT 0; -- or it would cut off what the trigger adds; it goes back when the trigger ends
   DECLARE @code int, @topic nvarchar(max), @bytes int, @message nvarchar(2048), @wait int;
   DECLARE @m TABLE (n int NOT NULL IDENTITY(1, 1) PRIMARY KEY, destination int NULL, lane bigint NOT NULL, bytes int NOT NULL, id uniqueidentifier NOT NULL,
     [key] nvarchar(max) COLLATE Latin1_General_100_BIN2 NULL, topic nvarchar(max) COLLATE Latin1_General_100_BIN2 NULL, payload nvarchar(max) NULL, headers nvarchar(max) NULL, version bigint NULL);
@@ -129,6 +131,7 @@ BEGIN
       WHEN 51002 THEN N'key is empty, but the event declares one'
       WHEN 51004 THEN N'destination is filled in by the routes; leave it out'
       ELSE CASE WHEN @bytes < 0 THEN N'key contains U+0000 or half of a surrogate pair' ELSE CONCAT(N'key has ', @bytes, N' bytes; the limit is 255') END END);
+    IF SERVERPROPERTY('Babelfish') IS NULL SET @message = REPLACE(@message, N'%', N'%%'); -- THROW reads %% as one
     THROW @code, @message, 1;
   END;
   SELECT @wait = MIN(i.lock_timeout) FROM inserted AS i;
@@ -156,8 +159,10 @@ BEGIN
   SELECT r.destination, HASHBYTES('SHA2_256', m.[key]), MIN(m.[key]), COUNT_BIG(*), 0
     FROM @m AS m CROSS APPLY [dbo].[outbox_route](m.topic) AS r
    WHERE m.topic + N'|' IN (N'shipment.moved.v1|') GROUP BY r.destination, HASHBYTES('SHA2_256', m.[key]);
-  UPDATE d SET base = v.version FROM @d AS d INNER JOIN [dbo].[lane_version] AS v ON v.scope = d.scope AND v.key_hash = d.key_hash;
-  UPDATE v SET version = v.version + d.n FROM @d AS d INNER JOIN [dbo].[lane_version] AS v WITH (ROWLOCK) ON v.scope = d.scope AND v.key_hash = d.key_hash;
+  UPDATE d SET base = v.version FROM @d AS d INNER JOIN [dbo].[lane_version] AS v WITH (FORCESEEK) ON v.scope = d.scope AND v.key_hash = d.key_hash
+  OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
+  UPDATE v SET version = v.version + d.n FROM @d AS d INNER JOIN [dbo].[lane_version] AS v WITH (ROWLOCK) ON v.scope = d.scope AND v.key_hash = d.key_hash
+  OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
   INSERT INTO [dbo].[lane_version] (scope, key_hash, [key], version)
   SELECT d.scope, d.key_hash, d.[key], d.n FROM @d AS d WHERE d.base = 0;
   INSERT INTO [dbo].[outbox_row] WITH (ROWLOCK) (destination, lane, version, created_at, id, [key], topic, payload, headers)
@@ -176,6 +181,7 @@ GO
 CREATE TRIGGER [dbo].[inbox_order] ON [dbo].[inbox] INSTEAD OF INSERT AS
 BEGIN
   SET NOCOUNT ON;
+  SET ROWCOUNT 0; -- or it would cut off what the trigger adds; it goes back when the trigger ends
   DECLARE @code int, @topic nvarchar(max), @source int, @bytes int, @message nvarchar(2048), @wait int;
   DECLARE @m TABLE (n int NOT NULL IDENTITY(1, 1) PRIMARY KEY, scope int NULL, lane bigint NOT NULL, bytes int NOT NULL, source int NULL, id uniqueidentifier NOT NULL, aggregate_id nvarchar(max) COLLATE Latin1_General_100_BIN2 NULL,
     event_type nvarchar(max) COLLATE Latin1_General_100_BIN2 NULL, idempotency_key nvarchar(max) COLLATE Latin1_General_100_BIN2 NOT NULL, payload varbinary(max) NULL, headers nvarchar(max) NULL, version bigint NULL);
@@ -193,6 +199,7 @@ BEGIN
   BEGIN
     SET @message = CONCAT(N'lanebox: receive ', LEFT(@topic, 400), N': ', CASE @code WHEN 51005 THEN CONCAT(N'source ', COALESCE(CONVERT(nvarchar(20), @source), N'NULL'), N' is unknown')
       ELSE CASE WHEN @bytes < 0 THEN N'aggregate id contains U+0000 or half of a surrogate pair' ELSE CONCAT(N'aggregate id has ', @bytes, N' bytes; the limit is 255') END END);
+    IF SERVERPROPERTY('Babelfish') IS NULL SET @message = REPLACE(@message, N'%', N'%%'); -- THROW reads %% as one
     THROW @code, @message, 1;
   END;
   SELECT @wait = MIN(i.lock_timeout) FROM inserted AS i;

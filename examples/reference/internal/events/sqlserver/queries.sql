@@ -124,10 +124,12 @@ OUTPUT inserted.scope, inserted.bucket, inserted.lo, inserted.hi INTO @r (scope,
   FROM @l AS l INNER JOIN [dbo].[lane_bucket] AS b WITH (ROWLOCK, UPDLOCK) ON b.scope = l.scope AND b.bucket = l.bucket AND b.token = l.token
  WHERE b.owner = @owner
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
-UPDATE w SET seen_at = SYSUTCDATETIME() FROM @s AS s INNER JOIN [dbo].[lane_owner] AS w WITH (ROWLOCK) ON w.scope = s.scope WHERE w.owner = @owner;
+UPDATE w SET seen_at = SYSUTCDATETIME() FROM @s AS s INNER JOIN [dbo].[lane_owner] AS w WITH (ROWLOCK) ON w.scope = s.scope AND w.owner = @owner
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO [dbo].[lane_owner] (scope, owner, seen_at)
 SELECT s.scope, @owner, SYSUTCDATETIME() FROM @s AS s
- WHERE NOT EXISTS (SELECT 1 FROM [dbo].[lane_owner] AS w WHERE w.scope = s.scope AND w.owner = @owner);
+ WHERE NOT EXISTS (SELECT 1 FROM [dbo].[lane_owner] AS w WITH (FORCESEEK) WHERE w.scope = s.scope AND w.owner = @owner)
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DELETE TOP (100) FROM [dbo].[lane_owner] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE seen_at < DATEADD(hour, -1, SYSUTCDATETIME()) AND owner <> @owner;
 SELECT r.scope, CONVERT(smallint, 1) AS kind, CONVERT(bigint, r.bucket) AS [value] FROM @r AS r
 UNION ALL
@@ -211,18 +213,23 @@ SELECT CONVERT(bit, @leased) AS leased, CONVERT(bit, @removed) AS removed;
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @m TABLE (position int NOT NULL PRIMARY KEY, hash binary(32) NOT NULL, digest binary(32) NOT NULL, k nvarchar(max) NOT NULL, id uniqueidentifier NOT NULL, g nvarchar(max) NULL,
   t nvarchar(max) NOT NULL, o bigint NOT NULL, n bigint NOT NULL, h nvarchar(max) NULL, v bigint NULL, r nvarchar(max) NULL, own int NOT NULL);
+DECLARE @x TABLE (lane bigint NOT NULL, sequence bigint NOT NULL, id uniqueidentifier NOT NULL);
 INSERT INTO @m (position, hash, digest, k, id, g, t, o, n, h, v, r, own)
-SELECT CONVERT(int, j.[key]), CONVERT(varbinary(32), m.x, 2), CONVERT(varbinary(32), m.d, 2), m.k, m.i, m.g, m.t, m.o, m.n, NULLIF(m.h, N''), NULLIF(m.v, 0), NULLIF(m.r, N''), 0
+SELECT CONVERT(int, j.[key]), CONVERT(binary(32), m.x, 2), CONVERT(binary(32), m.d, 2), m.k, m.i, m.g, m.t, m.o, m.n, NULLIF(m.h, N''), NULLIF(m.v, 0), NULLIF(m.r, N''), 0
   FROM OPENJSON(@messages) AS j
  CROSS APPLY OPENJSON(j.[value]) WITH (x varchar(64) '$.x', d varchar(64) '$.d', k nvarchar(max) '$.k', i uniqueidentifier '$.i', g nvarchar(max) '$.g', t nvarchar(max) '$.t',
        o bigint '$.o', n bigint '$.n', h nvarchar(max) '$.h', v bigint '$.v', r nvarchar(max) '$.r') AS m;
 BEGIN TRANSACTION;
 INSERT INTO [dbo].[inbox_receipt] (source, key_hash, idempotency_key, id, received_at, digest)
-SELECT @source, m.hash, m.k, m.id, SYSUTCDATETIME(), m.digest FROM @m AS m
- WHERE NOT EXISTS (SELECT 1 FROM @m AS e WHERE e.hash = m.hash AND e.position < m.position)
-   AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_receipt] AS c WHERE c.source = @source AND c.key_hash = m.hash)
- ORDER BY m.hash;
-UPDATE m SET own = 1 FROM @m AS m INNER JOIN [dbo].[inbox_receipt] AS c ON c.source = @source AND c.key_hash = m.hash AND c.id = m.id;
+SELECT @source, q.hash, q.k, q.id, SYSUTCDATETIME(), q.digest
+  FROM (SELECT TOP (2147483647) f.hash, f.k, f.id, f.digest -- TOP keeps the order, which an INSERT is free to ignore
+          FROM (SELECT m.hash, m.k, m.id, m.digest, ROW_NUMBER() OVER (PARTITION BY m.hash ORDER BY m.position) AS nth FROM @m AS m) AS f
+         WHERE f.nth = 1 ORDER BY f.hash) AS q
+ WHERE NOT EXISTS (SELECT 1 FROM [dbo].[inbox_receipt] AS c WITH (FORCESEEK) WHERE c.source = @source AND c.key_hash = q.hash)
+ ORDER BY q.hash
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
+UPDATE m SET own = 1 FROM @m AS m INNER JOIN [dbo].[inbox_receipt] AS c WITH (FORCESEEK) ON c.source = @source AND c.key_hash = m.hash AND c.id = m.id
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 IF EXISTS (SELECT 1 FROM @m AS m WHERE m.own = 1 AND m.r IS NULL)
   INSERT INTO [dbo].[inbox] (source, id, aggregate_id, event_type, idempotency_key, payload, headers, version, [position], lock_timeout)
   SELECT @source, m.id, m.g, m.t, m.k, SUBSTRING(@payloads, m.o + 1, m.n), m.h, m.v, m.position, @lock_timeout
@@ -230,13 +237,16 @@ IF EXISTS (SELECT 1 FROM @m AS m WHERE m.own = 1 AND m.r IS NULL)
 IF EXISTS (SELECT 1 FROM @m AS m WHERE m.own = 1 AND m.r IS NOT NULL)
 BEGIN
   INSERT INTO [dbo].[inbox_row] WITH (ROWLOCK) (scope, lane, version, created_at, source, id, aggregate_id, event_type, idempotency_key, payload, headers)
+  OUTPUT inserted.lane, inserted.sequence, inserted.id INTO @x (lane, sequence, id)
   SELECT @scope, CONVERT(bigint, 144115188075855872) * ((CHECKSUM(NEWID()) & 127) - 64), m.v, SYSUTCDATETIME(), @source, m.id, CASE WHEN DATALENGTH(m.g) > 0 THEN m.g END, m.t, m.k, SUBSTRING(@payloads, m.o + 1, m.n), m.h
     FROM @m AS m WHERE m.own = 1 AND m.r IS NOT NULL ORDER BY m.position;
   INSERT INTO [dbo].[inbox_dead] (scope, lane, sequence, version, created_at, died_at, attempts, source, id, aggregate_id, event_type, idempotency_key, payload, headers, reason, last_error)
   SELECT x.scope, CASE WHEN x.aggregate_id IS NULL THEN x.lane ELSE CONVERT(bigint, SUBSTRING(HASHBYTES('SHA2_256', CONCAT(@scope, N':', x.aggregate_id)), 1, 8)) | CONVERT(bigint, 1) END, x.sequence, x.version, x.created_at, x.created_at, 0, x.source, x.id,
          x.aggregate_id, x.event_type, x.idempotency_key, x.payload, x.headers, N'refused', m.r
-    FROM @m AS m INNER JOIN [dbo].[inbox_row] AS x ON x.id = m.id WHERE m.own = 1 AND m.r IS NOT NULL;
-  DELETE x FROM @m AS m INNER JOIN [dbo].[inbox_row] AS x WITH (ROWLOCK) ON x.id = m.id WHERE m.own = 1 AND m.r IS NOT NULL;
+    FROM @x AS d INNER JOIN [dbo].[inbox_row] AS x WITH (FORCESEEK) ON x.scope = @scope AND x.lane = d.lane AND x.sequence = d.sequence INNER JOIN @m AS m ON m.id = d.id
+  OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
+  DELETE x FROM @x AS d INNER JOIN [dbo].[inbox_row] AS x WITH (ROWLOCK) ON x.scope = @scope AND x.lane = d.lane AND x.sequence = d.sequence
+  OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 END;
 COMMIT TRANSACTION;
 SELECT CONVERT(bigint, m.position) AS position FROM @m AS m WHERE m.own = 1 ORDER BY m.position;
@@ -246,8 +256,9 @@ SELECT CONVERT(bigint, m.position) AS position FROM @m AS m WHERE m.own = 1 ORDE
 -- params: @source int, @hashes nvarchar(max)
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SELECT c.key_hash, c.digest
-  FROM (SELECT DISTINCT CONVERT(varbinary(32), j.[value], 2) AS hash FROM OPENJSON(@hashes) AS j) AS k
- INNER JOIN [dbo].[inbox_receipt] AS c ON c.source = @source AND c.key_hash = k.hash;
+  FROM (SELECT DISTINCT CONVERT(binary(32), j.[value], 2) AS hash FROM OPENJSON(@hashes) AS j) AS k
+ INNER JOIN [dbo].[inbox_receipt] AS c WITH (FORCESEEK) ON c.source = @source AND c.key_hash = k.hash
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 
 -- InboxPurgeReceipts looks at receipts whose message is neither in the inbox nor in the dead letters, at most max_rows per call.
 -- One older than the age is first marked as gone, and forgotten by a call that finds the mark older than the age as well. So it
@@ -262,13 +273,13 @@ SET @before = DATEADD(millisecond, -(@age_ms % 86400000), DATEADD(day, -(@age_ms
 INSERT INTO @old (key_hash, marked)
 SELECT TOP (@max_rows) c.key_hash, 1 FROM [dbo].[inbox_receipt] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
  WHERE c.source = @source AND c.gone_at < @before
-   AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS i WHERE i.id = c.id) AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_dead] AS x WHERE x.id = c.id)
+   AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS i WITH (FORCESEEK) WHERE i.id = c.id) AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_dead] AS x WITH (FORCESEEK) WHERE x.id = c.id)
  ORDER BY c.gone_at, c.received_at, c.key_hash;
 SET @n = @@ROWCOUNT;
 INSERT INTO @old (key_hash, marked)
 SELECT TOP (@max_rows - @n) c.key_hash, 0 FROM [dbo].[inbox_receipt] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
  WHERE c.source = @source AND c.gone_at IS NULL AND c.received_at < @before
-   AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS i WHERE i.id = c.id) AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_dead] AS x WHERE x.id = c.id)
+   AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS i WITH (FORCESEEK) WHERE i.id = c.id) AND NOT EXISTS (SELECT 1 FROM [dbo].[inbox_dead] AS x WITH (FORCESEEK) WHERE x.id = c.id)
  ORDER BY c.received_at, c.key_hash;
 DELETE c FROM @old AS o INNER JOIN [dbo].[inbox_receipt] AS c WITH (ROWLOCK) ON c.source = @source AND c.key_hash = o.key_hash
  WHERE o.marked = 1 AND c.gone_at < @before
@@ -284,17 +295,18 @@ SELECT @done AS receipts;
 -- name: InboxPosition :many
 -- params: @source int, @log nvarchar(max)
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SELECT p.position FROM [dbo].[inbox_position] AS p WHERE p.source = @source AND p.log_hash = HASHBYTES('SHA2_256', @log);
+SELECT p.position FROM [dbo].[inbox_position] AS p WHERE p.source = @source AND p.log_hash = CONVERT(binary(32), HASHBYTES('SHA2_256', @log));
 
 -- InboxAdvance records how far a source has read a log, in the transaction that stores what was read. It never goes back.
 -- name: InboxAdvance :exec
 -- params: @source int, @log nvarchar(max), @position bigint
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-UPDATE [dbo].[inbox_position] WITH (ROWLOCK, UPDLOCK) SET position = @position WHERE source = @source AND log_hash = HASHBYTES('SHA2_256', @log) AND position < @position;
+DECLARE @hash binary(32);
+SET @hash = HASHBYTES('SHA2_256', @log);
+UPDATE [dbo].[inbox_position] WITH (ROWLOCK, UPDLOCK) SET position = @position WHERE source = @source AND log_hash = @hash AND position < @position;
 IF @@ROWCOUNT = 0
   INSERT INTO [dbo].[inbox_position] (source, log_hash, log, position)
-  SELECT @source, HASHBYTES('SHA2_256', @log), @log, @position
-   WHERE NOT EXISTS (SELECT 1 FROM [dbo].[inbox_position] AS p WHERE p.source = @source AND p.log_hash = HASHBYTES('SHA2_256', @log));
+  SELECT @source, @hash, @log, @position WHERE NOT EXISTS (SELECT 1 FROM [dbo].[inbox_position] AS p WHERE p.source = @source AND p.log_hash = @hash);
 
 -- ScopeCounts gives, per scope, what waits and what is dead. Exact but for what others have locked, one scan of the tables: for
 -- people, not for a scraper.
@@ -338,11 +350,13 @@ INSERT INTO @g (position, bucket, lo, hi, lane, after, looked, found, stop)
 SELECT CONVERT(int, j.[key]), b.bucket, b.lo, b.hi, CASE WHEN c.l <= b.lo THEN b.lo + 1 ELSE c.l END, CASE WHEN c.l <= b.lo THEN c.a ELSE -1 END, 0, 0, 0
   FROM OPENJSON(@cursors) AS j
  CROSS APPLY OPENJSON(j.[value]) WITH (b smallint '$.b', t bigint '$.t', l bigint '$.l', a bigint '$.a') AS c
- INNER JOIN [dbo].[lane_bucket] AS b ON b.scope = @scope AND b.bucket = c.b AND b.token = c.t
- WHERE b.owner = @owner AND b.lease_until > SYSUTCDATETIME();
+ INNER JOIN [dbo].[lane_bucket] AS b WITH (FORCESEEK) ON b.scope = @scope AND b.bucket = c.b AND b.token = c.t
+ WHERE b.owner = @owner AND b.lease_until > SYSUTCDATETIME()
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO @w (position, lane, looked, found, free, seen)
 SELECT g.position, g.lo, 1, 1, 1, 0 FROM @g AS g
- WHERE g.after >= 0 AND EXISTS (SELECT 1 FROM [dbo].[outbox_row] AS o WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE o.destination = @scope AND o.lane = g.lo AND o.sequence > g.after);
+ WHERE g.after >= 0 AND EXISTS (SELECT 1 FROM [dbo].[outbox_row] AS o WITH (FORCESEEK, ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE o.destination = @scope AND o.lane = g.lo AND o.sequence > g.after)
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 UPDATE g SET looked = 1, found = 1, stop = CASE WHEN @max_lanes = 1 THEN 3 ELSE 0 END FROM @g AS g INNER JOIN @w AS w ON w.position = g.position;
 SELECT @n = COUNT(*), @active = SUM(CASE WHEN g.stop = 0 THEN 1 ELSE 0 END), @total = SUM(g.found) FROM @g AS g;
 WHILE @active > 0 AND (@chunk IS NULL OR @total < @max_rows) -- once at least: no cursor may stand still
@@ -354,7 +368,7 @@ BEGIN
     FROM (SELECT v.position, v.lane, v.free, v.seen, v.looked + ROW_NUMBER() OVER (PARTITION BY v.position ORDER BY v.lane) AS looked,
                  v.found + SUM(v.free) OVER (PARTITION BY v.position ORDER BY v.lane ROWS UNBOUNDED PRECEDING) AS found
             FROM (SELECT g.position, g.looked, g.found, r.lane, r.seen, CASE WHEN EXISTS (SELECT 1 FROM @b AS b WHERE b.lane = r.lane)
-                           OR EXISTS (SELECT 1 FROM [dbo].[lane_hold] AS h WHERE h.scope = @scope AND h.lane = r.lane AND (h.parked = 1 OR h.due_at > SYSUTCDATETIME())) THEN 0 ELSE 1 END AS free
+                           OR EXISTS (SELECT 1 FROM [dbo].[lane_hold] AS h WITH (FORCESEEK) WHERE h.scope = @scope AND h.lane = r.lane AND (h.parked = 1 OR h.due_at > SYSUTCDATETIME())) THEN 0 ELSE 1 END AS free
                     FROM @g AS g
                    CROSS APPLY (SELECT z.lane, COUNT(*) AS seen
                                   FROM (SELECT TOP (@chunk) o.lane FROM [dbo].[outbox_row] AS o WITH (FORCESEEK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -380,7 +394,7 @@ INSERT INTO @p (position, stop, lane, sequence, size, attempts, due_ms)
 SELECT TOP (@max_rows + @n) w.position, 0, o.lane, o.sequence, DATALENGTH(o.payload), h.attempts, 0
   FROM @w AS w
  INNER JOIN [dbo].[outbox_row] AS o WITH (FORCESEEK) ON o.destination = @scope AND o.lane = w.lane AND o.sequence <= w.last
-  LEFT JOIN [dbo].[lane_hold] AS h ON h.scope = @scope AND h.lane = o.lane AND h.sequence = o.sequence
+  LEFT JOIN [dbo].[lane_hold] AS h WITH (FORCESEEK) ON h.scope = @scope AND h.lane = o.lane AND h.sequence = o.sequence
  ORDER BY w.position, w.lane, o.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO @p (position, stop, lane, sequence, size, attempts, due_ms)
@@ -388,7 +402,7 @@ SELECT TOP (@max_rows + @n) g.position, 0, g.lo, o.sequence, CASE WHEN d.due_ms 
   FROM @g AS g
  CROSS APPLY (SELECT TOP (@max_rows + 1) r.sequence, DATALENGTH(r.payload) AS size FROM [dbo].[outbox_row] AS r WITH (FORCESEEK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
                WHERE r.destination = @scope AND r.lane = g.lo AND r.sequence > g.after ORDER BY r.sequence) AS o
-  LEFT JOIN [dbo].[lane_hold] AS h ON h.scope = @scope AND h.lane = g.lo AND h.sequence = o.sequence
+  LEFT JOIN [dbo].[lane_hold] AS h WITH (FORCESEEK) ON h.scope = @scope AND h.lane = g.lo AND h.sequence = o.sequence
  CROSS APPLY (SELECT CASE WHEN h.parked = 1 THEN 86400000 WHEN h.due_at > SYSUTCDATETIME() THEN DATEDIFF_BIG(millisecond, SYSUTCDATETIME(), h.due_at) + 1 END AS due_ms) AS d
  WHERE g.after >= 0
  ORDER BY g.position, o.sequence
@@ -401,7 +415,7 @@ SELECT TOP (@max_rows + @n) g.bucket, p.lane, p.sequence, CONVERT(bigint, CASE W
        COALESCE(o.version, 0) AS version, COALESCE(o.created_at, SYSUTCDATETIME()) AS created_at
   FROM (SELECT k.position, k.stop, k.lane, k.sequence, k.attempts, k.due_ms, SUM(k.size) OVER (ORDER BY k.position, k.stop, k.lane, k.sequence ROWS UNBOUNDED PRECEDING) - k.size AS before FROM @p AS k) AS p
  INNER JOIN @g AS g ON g.position = p.position
-  LEFT JOIN [dbo].[outbox_row] AS o ON o.destination = @scope AND o.lane = p.lane AND o.sequence = p.sequence
+  LEFT JOIN [dbo].[outbox_row] AS o WITH (FORCESEEK) ON o.destination = @scope AND o.lane = p.lane AND o.sequence = p.sequence
  WHERE p.stop > 0 OR o.lane IS NOT NULL
  ORDER BY p.position, p.stop, p.lane, p.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
@@ -466,7 +480,7 @@ SELECT x.lane, x.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO [dbo].[outbox_dead] (destination, lane, sequence, version, created_at, died_at, attempts, id, [key], topic, payload, headers, reason, last_error)
 SELECT x.destination, x.lane, x.sequence, x.version, x.created_at, SYSUTCDATETIME(), a.attempts, x.id, x.[key], x.topic, x.payload, x.headers, a.reason, a.error
-  FROM @a AS a INNER JOIN [dbo].[outbox_row] AS x ON x.destination = @scope AND x.lane = a.lane AND x.sequence = a.sequence WHERE a.outcome = 2
+  FROM @a AS a INNER JOIN [dbo].[outbox_row] AS x WITH (FORCESEEK) ON x.destination = @scope AND x.lane = a.lane AND x.sequence = a.sequence WHERE a.outcome = 2
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DELETE x FROM @a AS a INNER JOIN [dbo].[outbox_row] AS x WITH (ROWLOCK) ON x.destination = @scope AND x.lane = a.lane AND x.sequence = a.sequence WHERE a.outcome IN (0, 2)
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
@@ -476,7 +490,8 @@ OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO [dbo].[lane_hold] (scope, lane, sequence, attempts, due_at, parked, reason, last_error)
 SELECT @scope, a.lane, a.sequence, a.attempts, a.due_at, CASE WHEN a.outcome = 3 THEN 1 ELSE 0 END, a.reason, a.error
   FROM @a AS a INNER JOIN @d AS d ON d.lane = a.lane AND d.sequence = a.sequence
- WHERE a.outcome IN (1, 3, 4) AND NOT EXISTS (SELECT 1 FROM [dbo].[lane_hold] AS h WHERE h.scope = @scope AND h.lane = a.lane AND h.sequence = a.sequence);
+ WHERE a.outcome IN (1, 3, 4) AND NOT EXISTS (SELECT 1 FROM [dbo].[lane_hold] AS h WITH (FORCESEEK) WHERE h.scope = @scope AND h.lane = a.lane AND h.sequence = a.sequence)
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 COMMIT TRANSACTION;
 SELECT CONVERT(smallint, 1) AS kind, CONVERT(bigint, f.bucket) AS [value] FROM @f AS f
 UNION ALL
@@ -503,7 +518,8 @@ DECLARE @wait int;
 SET @wait = @lock_timeout;
 BEGIN TRANSACTION;
 INSERT INTO @k (sequence, lane)
-SELECT x.sequence, x.lane FROM [dbo].[outbox_dead] AS x INNER JOIN (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i ON i.id = x.id WHERE x.destination = @scope;
+SELECT x.sequence, x.lane FROM (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i INNER JOIN [dbo].[outbox_dead] AS x WITH (FORCESEEK) ON x.id = i.id WHERE x.destination = @scope
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DECLARE @lock TABLE (lane bigint NOT NULL PRIMARY KEY);
 DECLARE @lane bigint, @resource nvarchar(255), @rc int, @left int, @until datetime2(7);
 INSERT INTO @lock (lane) SELECT DISTINCT k.lane FROM @k AS k WHERE k.lane % 2 <> 0;
@@ -526,7 +542,8 @@ OUTPUT inserted.sequence, inserted.id INTO @d (sequence, id)
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO [dbo].[outbox_row] WITH (ROWLOCK) (destination, lane, version, created_at, id, [key], topic, payload, headers)
 SELECT x.destination, x.lane, x.version, SYSUTCDATETIME(), x.id, x.[key], x.topic, x.payload, x.headers
-  FROM @d AS d INNER JOIN [dbo].[outbox_dead] AS x ON x.destination = @scope AND x.sequence = d.sequence ORDER BY x.sequence;
+  FROM @d AS d INNER JOIN [dbo].[outbox_dead] AS x WITH (FORCESEEK) ON x.destination = @scope AND x.sequence = d.sequence ORDER BY x.sequence
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DELETE x FROM @d AS d INNER JOIN [dbo].[outbox_dead] AS x WITH (ROWLOCK) ON x.destination = @scope AND x.sequence = d.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 COMMIT TRANSACTION;
@@ -581,11 +598,13 @@ INSERT INTO @g (position, bucket, lo, hi, lane, after, looked, found, stop)
 SELECT CONVERT(int, j.[key]), b.bucket, b.lo, b.hi, CASE WHEN c.l <= b.lo THEN b.lo + 1 ELSE c.l END, CASE WHEN c.l <= b.lo THEN c.a ELSE -1 END, 0, 0, 0
   FROM OPENJSON(@cursors) AS j
  CROSS APPLY OPENJSON(j.[value]) WITH (b smallint '$.b', t bigint '$.t', l bigint '$.l', a bigint '$.a') AS c
- INNER JOIN [dbo].[lane_bucket] AS b ON b.scope = @scope AND b.bucket = c.b AND b.token = c.t
- WHERE b.owner = @owner AND b.lease_until > SYSUTCDATETIME();
+ INNER JOIN [dbo].[lane_bucket] AS b WITH (FORCESEEK) ON b.scope = @scope AND b.bucket = c.b AND b.token = c.t
+ WHERE b.owner = @owner AND b.lease_until > SYSUTCDATETIME()
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO @w (position, lane, looked, found, free, seen)
 SELECT g.position, g.lo, 1, 1, 1, 0 FROM @g AS g
- WHERE g.after >= 0 AND EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS o WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE o.scope = @scope AND o.lane = g.lo AND o.sequence > g.after);
+ WHERE g.after >= 0 AND EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS o WITH (FORCESEEK, ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE o.scope = @scope AND o.lane = g.lo AND o.sequence > g.after)
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 UPDATE g SET looked = 1, found = 1, stop = CASE WHEN @max_lanes = 1 THEN 3 ELSE 0 END FROM @g AS g INNER JOIN @w AS w ON w.position = g.position;
 SELECT @n = COUNT(*), @active = SUM(CASE WHEN g.stop = 0 THEN 1 ELSE 0 END), @total = SUM(g.found) FROM @g AS g;
 WHILE @active > 0 AND (@chunk IS NULL OR @total < @max_rows) -- once at least: no cursor may stand still
@@ -597,7 +616,7 @@ BEGIN
     FROM (SELECT v.position, v.lane, v.free, v.seen, v.looked + ROW_NUMBER() OVER (PARTITION BY v.position ORDER BY v.lane) AS looked,
                  v.found + SUM(v.free) OVER (PARTITION BY v.position ORDER BY v.lane ROWS UNBOUNDED PRECEDING) AS found
             FROM (SELECT g.position, g.looked, g.found, r.lane, r.seen, CASE WHEN EXISTS (SELECT 1 FROM @b AS b WHERE b.lane = r.lane)
-                           OR EXISTS (SELECT 1 FROM [dbo].[lane_hold] AS h WHERE h.scope = @scope AND h.lane = r.lane AND (h.parked = 1 OR h.due_at > SYSUTCDATETIME())) THEN 0 ELSE 1 END AS free
+                           OR EXISTS (SELECT 1 FROM [dbo].[lane_hold] AS h WITH (FORCESEEK) WHERE h.scope = @scope AND h.lane = r.lane AND (h.parked = 1 OR h.due_at > SYSUTCDATETIME())) THEN 0 ELSE 1 END AS free
                     FROM @g AS g
                    CROSS APPLY (SELECT z.lane, COUNT(*) AS seen
                                   FROM (SELECT TOP (@chunk) o.lane FROM [dbo].[inbox_row] AS o WITH (FORCESEEK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -623,7 +642,7 @@ INSERT INTO @p (position, stop, lane, sequence, size, attempts, due_ms)
 SELECT TOP (@max_rows + @n) w.position, 0, o.lane, o.sequence, DATALENGTH(o.payload), h.attempts, 0
   FROM @w AS w
  INNER JOIN [dbo].[inbox_row] AS o WITH (FORCESEEK) ON o.scope = @scope AND o.lane = w.lane AND o.sequence <= w.last
-  LEFT JOIN [dbo].[lane_hold] AS h ON h.scope = @scope AND h.lane = o.lane AND h.sequence = o.sequence
+  LEFT JOIN [dbo].[lane_hold] AS h WITH (FORCESEEK) ON h.scope = @scope AND h.lane = o.lane AND h.sequence = o.sequence
  ORDER BY w.position, w.lane, o.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO @p (position, stop, lane, sequence, size, attempts, due_ms)
@@ -631,7 +650,7 @@ SELECT TOP (@max_rows + @n) g.position, 0, g.lo, o.sequence, CASE WHEN d.due_ms 
   FROM @g AS g
  CROSS APPLY (SELECT TOP (@max_rows + 1) r.sequence, DATALENGTH(r.payload) AS size FROM [dbo].[inbox_row] AS r WITH (FORCESEEK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
                WHERE r.scope = @scope AND r.lane = g.lo AND r.sequence > g.after ORDER BY r.sequence) AS o
-  LEFT JOIN [dbo].[lane_hold] AS h ON h.scope = @scope AND h.lane = g.lo AND h.sequence = o.sequence
+  LEFT JOIN [dbo].[lane_hold] AS h WITH (FORCESEEK) ON h.scope = @scope AND h.lane = g.lo AND h.sequence = o.sequence
  CROSS APPLY (SELECT CASE WHEN h.parked = 1 THEN 86400000 WHEN h.due_at > SYSUTCDATETIME() THEN DATEDIFF_BIG(millisecond, SYSUTCDATETIME(), h.due_at) + 1 END AS due_ms) AS d
  WHERE g.after >= 0
  ORDER BY g.position, o.sequence
@@ -644,7 +663,7 @@ SELECT TOP (@max_rows + @n) g.bucket, p.lane, p.sequence, CONVERT(bigint, CASE W
        COALESCE(o.version, 0) AS version, COALESCE(o.created_at, SYSUTCDATETIME()) AS created_at, COALESCE(o.source, 0) AS source, COALESCE(o.idempotency_key, N'') AS idempotency_key
   FROM (SELECT k.position, k.stop, k.lane, k.sequence, k.attempts, k.due_ms, SUM(k.size) OVER (ORDER BY k.position, k.stop, k.lane, k.sequence ROWS UNBOUNDED PRECEDING) - k.size AS before FROM @p AS k) AS p
  INNER JOIN @g AS g ON g.position = p.position
-  LEFT JOIN [dbo].[inbox_row] AS o ON o.scope = @scope AND o.lane = p.lane AND o.sequence = p.sequence
+  LEFT JOIN [dbo].[inbox_row] AS o WITH (FORCESEEK) ON o.scope = @scope AND o.lane = p.lane AND o.sequence = p.sequence
  WHERE p.stop > 0 OR o.lane IS NOT NULL
  ORDER BY p.position, p.stop, p.lane, p.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
@@ -709,7 +728,7 @@ SELECT x.lane, x.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO [dbo].[inbox_dead] (scope, lane, sequence, version, created_at, died_at, attempts, id, aggregate_id, event_type, payload, headers, reason, last_error, source, idempotency_key)
 SELECT x.scope, x.lane, x.sequence, x.version, x.created_at, SYSUTCDATETIME(), a.attempts, x.id, x.aggregate_id, x.event_type, x.payload, x.headers, a.reason, a.error, x.source, x.idempotency_key
-  FROM @a AS a INNER JOIN [dbo].[inbox_row] AS x ON x.scope = @scope AND x.lane = a.lane AND x.sequence = a.sequence WHERE a.outcome = 2
+  FROM @a AS a INNER JOIN [dbo].[inbox_row] AS x WITH (FORCESEEK) ON x.scope = @scope AND x.lane = a.lane AND x.sequence = a.sequence WHERE a.outcome = 2
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DELETE x FROM @a AS a INNER JOIN [dbo].[inbox_row] AS x WITH (ROWLOCK) ON x.scope = @scope AND x.lane = a.lane AND x.sequence = a.sequence WHERE a.outcome IN (0, 2)
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
@@ -719,7 +738,8 @@ OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO [dbo].[lane_hold] (scope, lane, sequence, attempts, due_at, parked, reason, last_error)
 SELECT @scope, a.lane, a.sequence, a.attempts, a.due_at, CASE WHEN a.outcome = 3 THEN 1 ELSE 0 END, a.reason, a.error
   FROM @a AS a INNER JOIN @d AS d ON d.lane = a.lane AND d.sequence = a.sequence
- WHERE a.outcome IN (1, 3, 4) AND NOT EXISTS (SELECT 1 FROM [dbo].[lane_hold] AS h WHERE h.scope = @scope AND h.lane = a.lane AND h.sequence = a.sequence);
+ WHERE a.outcome IN (1, 3, 4) AND NOT EXISTS (SELECT 1 FROM [dbo].[lane_hold] AS h WITH (FORCESEEK) WHERE h.scope = @scope AND h.lane = a.lane AND h.sequence = a.sequence)
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 COMMIT TRANSACTION;
 SELECT CONVERT(smallint, 1) AS kind, CONVERT(bigint, f.bucket) AS [value] FROM @f AS f
 UNION ALL
@@ -746,7 +766,8 @@ DECLARE @wait int;
 SET @wait = @lock_timeout;
 BEGIN TRANSACTION;
 INSERT INTO @k (sequence, lane)
-SELECT x.sequence, x.lane FROM [dbo].[inbox_dead] AS x INNER JOIN (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i ON i.id = x.id WHERE x.scope = @scope;
+SELECT x.sequence, x.lane FROM (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i INNER JOIN [dbo].[inbox_dead] AS x WITH (FORCESEEK) ON x.id = i.id WHERE x.scope = @scope
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DECLARE @lock TABLE (lane bigint NOT NULL PRIMARY KEY);
 DECLARE @lane bigint, @resource nvarchar(255), @rc int, @left int, @until datetime2(7);
 INSERT INTO @lock (lane) SELECT DISTINCT k.lane FROM @k AS k WHERE k.lane % 2 <> 0;
@@ -769,7 +790,8 @@ OUTPUT inserted.sequence, inserted.id INTO @d (sequence, id)
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO [dbo].[inbox_row] WITH (ROWLOCK) (scope, lane, version, created_at, id, aggregate_id, event_type, payload, headers, source, idempotency_key)
 SELECT x.scope, x.lane, x.version, SYSUTCDATETIME(), x.id, x.aggregate_id, x.event_type, x.payload, x.headers, x.source, x.idempotency_key
-  FROM @d AS d INNER JOIN [dbo].[inbox_dead] AS x ON x.scope = @scope AND x.sequence = d.sequence ORDER BY x.sequence;
+  FROM @d AS d INNER JOIN [dbo].[inbox_dead] AS x WITH (FORCESEEK) ON x.scope = @scope AND x.sequence = d.sequence ORDER BY x.sequence
+OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DELETE x FROM @d AS d INNER JOIN [dbo].[inbox_dead] AS x WITH (ROWLOCK) ON x.scope = @scope AND x.sequence = d.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 COMMIT TRANSACTION;

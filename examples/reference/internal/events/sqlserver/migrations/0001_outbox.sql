@@ -7,7 +7,7 @@
 CREATE TABLE [dbo].[lane_scope] (
   scope int           NOT NULL,
   kind  nvarchar(20)  COLLATE Latin1_General_100_BIN2 NOT NULL,   -- destination, source, push or push source
-  name  nvarchar(max) NOT NULL,
+  name  nvarchar(max) COLLATE Latin1_General_100_BIN2 NOT NULL,
   CONSTRAINT [lane_scope_pkey] PRIMARY KEY CLUSTERED (scope)
 );
 GO
@@ -65,6 +65,8 @@ CREATE TABLE [dbo].[lane_version] (
   version  bigint        NOT NULL,
   CONSTRAINT [lane_version_pkey] PRIMARY KEY CLUSTERED (scope, key_hash)
 );
+GO
+ALTER TABLE [dbo].[lane_version] SET (LOCK_ESCALATION = DISABLE);
 GO
 
 -- Waiting messages. A row is inserted once and deleted once; it is never updated. Nobody writes to this table: insert into

@@ -63,6 +63,8 @@ CREATE TABLE [dbo].[inbox_receipt] (
   CONSTRAINT [inbox_receipt_pkey] PRIMARY KEY CLUSTERED (source, key_hash) WITH (IGNORE_DUP_KEY = ON)
 );
 GO
+ALTER TABLE [dbo].[inbox_receipt] SET (LOCK_ESCALATION = DISABLE);
+GO
 CREATE INDEX [inbox_receipt_age] ON [dbo].[inbox_receipt] (source, gone_at, received_at) INCLUDE (id);
 GO
 
