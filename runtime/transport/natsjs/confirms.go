@@ -44,26 +44,29 @@ func newConfirms(conn *nats.Conn) (*confirms, error) {
 	return c, err
 }
 
-// send publishes p. An error means that nothing was sent.
-func (c *confirms) send(p *publish) error {
+// send publishes p. What cannot be sent is answered at once, unless it has an
+// answer: the connection may be lost meanwhile. A second answer would have to wait
+// for somebody who reads it.
+func (c *confirms) send(p *publish) {
 	c.mu.Lock()
 	c.next++
 	p.token = c.next
 	c.waiting[p.token] = p
 	c.mu.Unlock()
 	p.m.Reply = c.prefix + strconv.FormatUint(p.token, 10)
-	err := c.conn.PublishMsg(p.m)
-	if err != nil {
-		c.forget(p)
+	if err := c.conn.PublishMsg(p.m); err != nil && c.forget(p) {
+		p.done <- refused(err)
 	}
-	return err
 }
 
-// forget makes an answer to p come to nothing.
-func (c *confirms) forget(p *publish) {
+// forget makes an answer to p come to nothing. It reports whether there was none
+// yet.
+func (c *confirms) forget(p *publish) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	_, waiting := c.waiting[p.token]
 	delete(c.waiting, p.token)
+	return waiting
 }
 
 // take returns the publish of an answer's subject, once; nil if nobody waits.

@@ -259,9 +259,7 @@ func (d *Destination) write() {
 			if p.ctx.Err() != nil || !p.taken.CompareAndSwap(false, true) {
 				continue // Send says that it was not sent
 			}
-			if err := d.confirms.send(p); err != nil {
-				p.done <- refused(err)
-			}
+			d.confirms.send(p)
 		case <-d.gone:
 			return
 		}

@@ -1,0 +1,57 @@
+package natsjs
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/lanebox/lanebox/runtime/transporttest"
+)
+
+// TestTheWriterWaitsForNoReader: what is sent at the moment when the connection is
+// lost has one answer, although the client refuses it too and the caller of Send
+// may have left.
+func TestTheWriterWaitsForNoReader(t *testing.T) {
+	s := startServer(t)
+	conn, err := nats.Connect(s.url())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := newConfirms(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	lost, stopped, sent := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-lost:
+				return
+			default:
+				c.fail(nats.ErrDisconnected)
+			}
+		}
+	}()
+	go func() {
+		defer close(sent)
+		for range 20_000 {
+			p := &publish{m: &nats.Msg{Subject: "orders.a"}, done: make(chan error, 1)}
+			c.send(p)
+			if len(p.done) != 1 {
+				t.Error("a message has no answer")
+			}
+		}
+	}()
+	transporttest.Eventually(t, "all messages have their answers", func() bool {
+		select {
+		case <-sent:
+			return true
+		default:
+			return false
+		}
+	})
+	close(lost)
+	<-stopped
+}
