@@ -50,7 +50,7 @@ func (s *testServer) start() {
 		s.t.Fatal(err)
 	}
 	go s.s.Start()
-	if !s.s.ReadyForConnections(20 * time.Second) {
+	if !s.s.ReadyForConnections(time.Minute) {
 		s.t.Fatal("the NATS server does not start")
 	}
 }

@@ -289,10 +289,11 @@ func TestServerRestartsUnderLoad(t *testing.T) {
 	mustSend(t, d, message("first", 1))
 	source := newSource(t, s.url(), incoming)
 	runSource(t, source, transporttest.NewReceiver(ledger, 0))
+	var all sync.WaitGroup
+	defer all.Wait() // however the test ends: lanes report to it
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	sent := make([]int, lanes)
-	var all sync.WaitGroup
 	for lane := range lanes {
 		all.Go(func() {
 			for ctx.Err() == nil {
