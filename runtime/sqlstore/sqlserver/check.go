@@ -24,30 +24,35 @@ type Facts struct {
 	SnapshotAllowed bool
 	// Isolation is the level with which the sessions of the pool begin.
 	Isolation string
+	// ImplicitTransactions says that the sessions of the pool begin a transaction
+	// with every statement.
+	ImplicitTransactions bool
 }
 
 // isolationLevels are the levels by the numbers of sys.dm_exec_sessions.
 var isolationLevels = map[int]string{1: "READ UNCOMMITTED", 2: "READ COMMITTED", 3: "REPEATABLE READ", 4: "SERIALIZABLE", 5: "SNAPSHOT"}
 
-// inspect reads the facts; every session may see itself and its database.
+// inspect reads the facts; every session may see itself and its database. The
+// database goes by its name: its number is another one for DB_ID in Azure.
 const inspect = `SELECT CASE WHEN SERVERPROPERTY('Babelfish') = 1 THEN 1 ELSE 0 END,
        CONVERT(int, d.compatibility_level), CONVERT(int, d.is_read_committed_snapshot_on), CONVERT(int, d.snapshot_isolation_state),
-       CONVERT(int, s.transaction_isolation_level)
+       CONVERT(int, s.transaction_isolation_level), @@OPTIONS & 2
   FROM sys.databases AS d CROSS JOIN sys.dm_exec_sessions AS s
- WHERE d.database_id = DB_ID() AND s.session_id = @@SPID`
+ WHERE d.name = DB_NAME() AND s.session_id = @@SPID`
 
 // Inspect reads the facts about the database of db.
 func Inspect(ctx context.Context, db *sql.DB) (Facts, error) {
 	var (
-		f                   Facts
-		snapshot, isolation int
+		f                             Facts
+		snapshot, isolation, implicit int
 	)
-	err := db.QueryRowContext(ctx, inspect).Scan(&f.Babelfish, &f.Compatibility, &f.ReadCommittedSnapshot, &snapshot, &isolation)
+	err := db.QueryRowContext(ctx, inspect).Scan(&f.Babelfish, &f.Compatibility, &f.ReadCommittedSnapshot, &snapshot, &isolation, &implicit)
 	if err != nil {
 		return f, Classify("inspect the database", err)
 	}
 	f.SnapshotAllowed = snapshot == 1
 	f.Isolation = isolationLevels[isolation]
+	f.ImplicitTransactions = implicit != 0
 	return f, nil
 }
 
@@ -66,6 +71,10 @@ func (f Facts) Check() error {
 	default:
 		errs = append(errs, fmt.Errorf("sessions begin with isolation level %q; lanebox needs READ COMMITTED: "+
 			"take the level out of the pool's SessionInitSQL (a transaction of your own may be stricter)", f.Isolation))
+	}
+	if f.ImplicitTransactions {
+		errs = append(errs, errors.New("sessions begin with IMPLICIT_TRANSACTIONS ON, with which nothing is committed unless somebody says so: "+
+			"take it out of the pool's SessionInitSQL, or out of the server's \"user options\""))
 	}
 	return errors.Join(errs...)
 }

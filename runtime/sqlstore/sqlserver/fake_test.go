@@ -59,7 +59,7 @@ func (c *fakeConn) QueryContext(context.Context, string, []driver.NamedValue) (d
 
 type fakeRows struct{ values []driver.Value }
 
-func (r *fakeRows) Columns() []string { return []string{"1", "2", "3", "4", "5"} }
+func (r *fakeRows) Columns() []string { return []string{"1", "2", "3", "4", "5", "6"} }
 func (r *fakeRows) Close() error      { return nil }
 func (r *fakeRows) Next(to []driver.Value) error {
 	if r.values == nil {
@@ -72,7 +72,7 @@ func (r *fakeRows) Next(to []driver.Value) error {
 
 // facts are those of a database that can be used, changed at one place.
 func facts(at int, value int64) []driver.Value {
-	f := []driver.Value{int64(0), int64(160), int64(0), int64(0), int64(2)}
+	f := []driver.Value{int64(0), int64(160), int64(0), int64(0), int64(2), int64(0)}
 	if at >= 0 {
 		f[at] = value
 	}
@@ -91,10 +91,11 @@ func TestCheckDatabase(t *testing.T) {
 		{"sessions that read uncommitted", fakeServer{facts: facts(4, 1)}, ""},
 		{"compatibility 2016", fakeServer{facts: facts(1, 130)}, ""},
 		{"compatibility 2014", fakeServer{facts: facts(1, 120)}, "COMPATIBILITY_LEVEL = 130"},
-		{"Babelfish, which knows no levels", fakeServer{facts: []driver.Value{int64(1), int64(120), int64(1), int64(1), int64(2)}}, ""},
+		{"Babelfish, which knows no levels", fakeServer{facts: []driver.Value{int64(1), int64(120), int64(1), int64(1), int64(2), int64(0)}}, ""},
 		{"repeatable read", fakeServer{facts: facts(4, 3)}, `"REPEATABLE READ"`},
 		{"serializable", fakeServer{facts: facts(4, 4)}, `"SERIALIZABLE"`},
 		{"snapshot", fakeServer{facts: facts(4, 5)}, `"SNAPSHOT"`},
+		{"implicit transactions", fakeServer{facts: facts(5, 2)}, "IMPLICIT_TRANSACTIONS"},
 		{"a driver that notices nothing", fakeServer{facts: facts(-1, 0), blind: true}, "v1.11.2"},
 	} {
 		var out strings.Builder
@@ -111,5 +112,13 @@ func TestCheckDatabase(t *testing.T) {
 		if !strings.Contains(out.String(), "read_committed_snapshot=") || !strings.Contains(out.String(), "snapshot_allowed=") {
 			t.Errorf("%s: reported is %s", c.name, &out)
 		}
+	}
+}
+
+// In Azure, DB_ID and sys.databases number databases differently: asking for that
+// number finds none there.
+func TestInspectGoesByTheName(t *testing.T) {
+	if strings.Contains(inspect, "DB_ID") || !strings.Contains(inspect, "d.name = DB_NAME()") {
+		t.Errorf("the database is found by its number: %s", inspect)
 	}
 }

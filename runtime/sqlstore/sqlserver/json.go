@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
@@ -112,6 +111,21 @@ func idList(ids []event.UUID) string {
 	return list(elements)
 }
 
+// widths are the lengths to which payloads are filled up.
+var widths = []int{256, 2048, 8000}
+
+// padded fills up the payloads of a call with zeros, which no message has: the
+// driver declares bytes with their length up to 8,000, and with "max" beyond or
+// without any, and the server compiles a batch anew for every length.
+func padded(payloads []byte) []byte {
+	for _, width := range widths {
+		if n := width - len(payloads); n >= 0 && n < width {
+			return append(payloads, make([]byte, n)...)
+		}
+	}
+	return payloads
+}
+
 // publishList renders records, and their payloads if they are bytes.
 func publishList(records []outbox.Record, binary bool) (messages string, payloads []byte) {
 	elements := make([]publishJSON, len(records))
@@ -128,7 +142,7 @@ func publishList(records []outbox.Record, binary bool) (messages string, payload
 		}
 		elements[i] = m
 	}
-	return list(elements), payloads
+	return list(elements), padded(payloads)
 }
 
 // messageID returns id, or a new one for the zero UUID.
@@ -148,23 +162,6 @@ func notNil(b []byte) []byte {
 		return []byte{}
 	}
 	return b
-}
-
-// outcomeCode is the number that the query knows an outcome by.
-func outcomeCode(o lane.Outcome) int {
-	switch o {
-	case lane.Done:
-		return 0
-	case lane.Retry:
-		return 1
-	case lane.Dead:
-		return 2
-	case lane.Park:
-		return 3
-	case lane.Start:
-		return 4
-	}
-	panic(fmt.Sprintf("unknown outcome %d", o))
 }
 
 // guid returns id as the driver sends it.

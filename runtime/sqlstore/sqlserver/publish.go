@@ -52,7 +52,7 @@ func (a appender) publish(ctx context.Context, records []outbox.Record) error {
 	if err != nil {
 		return err
 	}
-	if len(records) == 1 {
+	if len(records) == 1 && !a.binary { // bytes would be declared with their length; see padded
 		r := &records[0]
 		return a.q.PublishOne(ctx, PublishOneParams{
 			ID: guid(messageID(r.ID)), Key: r.Key, Topic: r.Topic, Payload: notNil(r.Payload),

@@ -140,7 +140,7 @@ func receiveList(messages []inbox.Incoming) (elements []receiveJSON, payloads []
 		}
 		payloads = append(payloads, m.Payload...)
 	}
-	return elements, payloads
+	return elements, padded(payloads)
 }
 
 // compare finds the conflicts among the messages that were left out.
