@@ -7,8 +7,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/internal/seats"
 	"github.com/lanebox/lanebox/runtime/lane"
 )
+
+// spared is how many connections of a pool handlers leave to everything else.
+const spared = 2
 
 // errEnded says that a handler or a mapping hook ended the transaction that it
 // was given. Returning nil commits it, an error rolls it back.
@@ -25,7 +29,7 @@ var beginHandler = pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITT
 // when it tries, nothing of it is committed. (Of what a COMMIT in plain SQL left
 // behind nothing can be taken back, and the message is handled again.)
 func (s *InboxScope) Handle(ctx context.Context, owner string, row lane.Row, lease lane.Lease, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	leave, err := takeSeat(ctx, s.store.c.Pool)
+	leave, err := s.store.takeSeat(ctx)
 	if err != nil {
 		return Classify("wait for another handler to end", err)
 	}
@@ -55,6 +59,12 @@ func (s *InboxScope) Handle(ctx context.Context, owner string, row lane.Row, lea
 		return inbox.ErrGone
 	}
 	return Classify("commit the handler's transaction", tx.Commit(ctx))
+}
+
+// takeSeat waits until a handler may take a connection; see seats.Take.
+func (s *Store) takeSeat(ctx context.Context) (leave func(), err error) {
+	pool := s.c.Pool
+	return seats.Take(ctx, pool, int(pool.Stat().MaxConns())-spared)
 }
 
 // outside reports whether the connection of tx is no longer in a transaction.
