@@ -83,7 +83,9 @@ func connect(c *Config, name string) (*nats.Conn, error) {
 			c.Logger.Warn("no connection to NATS", "flow", name, "error", err)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			c.Logger.Warn("connection to NATS lost", "flow", name, "error", err)
+			if err != nil { // nil: it was closed here
+				c.Logger.Warn("connection to NATS lost", "flow", name, "error", err)
+			}
 		}),
 	}
 	options = append(options, c.Options...)

@@ -79,7 +79,11 @@ func (p *puller) prepare(ctx context.Context) error {
 	ctx, cancel := p.link.bound(ctx, s.config.Timeout)
 	defer cancel()
 	var err error
-	if p.stream, err = p.link.js.Stream(ctx, s.topology.Stream); err != nil {
+	p.stream, err = p.link.js.Stream(ctx, s.topology.Stream)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Errorf("stream %s does not exist yet; a destination that declares it makes it with its first message: %w", s.topology.Stream, err)
+	case err != nil:
 		return fmt.Errorf("stream %s: %w", s.topology.Stream, err)
 	}
 	p.log = logName(p.stream.CachedInfo())

@@ -87,7 +87,7 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 		case p.progress:
 			failures = 0
 		}
-		s.config.Logger.WarnContext(ctx, "source begins anew", "source", s.topology.Name, "stream", s.topology.Stream, "consumer", s.topology.Durable, "error", err)
+		s.config.Logger.WarnContext(ctx, "source interrupted; it begins again", "source", s.topology.Name, "stream", s.topology.Stream, "consumer", s.topology.Durable, "error", err)
 		wait(ctx, pause(failures, 5*time.Second))
 	}
 	return nil

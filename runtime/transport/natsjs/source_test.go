@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -313,6 +314,42 @@ func TestServerRestartsUnderLoad(t *testing.T) {
 		mustStore(t, ledger, strconv.Itoa(lane), upTo(1, sent[lane]))
 	}
 	t.Logf("sent per lane %v, stats %+v", sent, source.Stats())
+}
+
+// TestMissingStreamIsWaitedFor: a source says what it waits for, and nothing when it
+// is told to end.
+func TestMissingStreamIsWaitedFor(t *testing.T) {
+	s := startServer(t)
+	var log logbook
+	source := newSource(t, s.url(), incoming, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	ledger := &transporttest.Ledger{}
+	stop := runSource(t, source, transporttest.NewReceiver(ledger, 0))
+	transporttest.Eventually(t, "the missing stream is logged", func() bool { return strings.Contains(log.String(), "stream ORDERS does not exist yet") })
+	ordersStream(t, s)
+	publishNumbers(t, s.jetStream(t), []string{"a"}, 1, 3)
+	mustStore(t, ledger, "a", upTo(1, 3))
+	stop()
+	if strings.Contains(log.String(), "connection to NATS lost") {
+		t.Errorf("a source that was told to end reports a lost connection:\n%s", log.String())
+	}
+}
+
+// A logbook is what was logged. It is safe for concurrent use.
+type logbook struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func TestDeletedStreamBeginsAnew(t *testing.T) {
