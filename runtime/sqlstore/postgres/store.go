@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -10,21 +9,12 @@ import (
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/internal/rowtext"
+	"github.com/lanebox/lanebox/runtime/internal/sqlqueue"
 	"github.com/lanebox/lanebox/runtime/lane"
 )
 
 // callTimeout bounds every statement that a store sends on its own.
 const callTimeout = 10 * time.Second
-
-// maxPage bounds the payloads of one fetch, in bytes: the message that reaches
-// it is the last one.
-const maxPage = 16 << 20
-
-// How a walk or a page ended; see the query Fetch.
-const (
-	stopEnd   = 2
-	stopBytes = 3
-)
 
 // A Config describes a store; generated code fills it in.
 type Config struct {
@@ -171,7 +161,7 @@ func (s *scopeStore) Fetch(ctx context.Context, p lane.FetchParams) (lane.Page, 
 	defer cancel()
 	n := len(p.Cursors)
 	q := FetchParams{
-		MaxBytes: maxPage, ScanLanes: int64(p.ScanLanes), MaxLanes: int64(p.MaxLanes), MaxRows: int64(p.MaxRows), MaxRun: int64(p.MaxRun),
+		MaxBytes: sqlqueue.MaxPage, ScanLanes: int64(p.ScanLanes), MaxLanes: int64(p.MaxLanes), MaxRows: int64(p.MaxRows), MaxRun: int64(p.MaxRun),
 		Busy: append([]int64{}, p.Busy...), Scope: int32(s.scope), Owner: p.Owner,
 		Buckets: make([]int16, n), Tokens: make([]int64, n), Lanes: make([]int64, n), Afters: make([]int64, n),
 	}
@@ -187,17 +177,9 @@ func (s *scopeStore) Fetch(ctx context.Context, p lane.FetchParams) (lane.Page, 
 
 // page sorts messages from stops.
 func (s *scopeStore) page(p lane.FetchParams, fetched []FetchRow) lane.Page {
-	rows := make([]lane.Row, 0, len(fetched))
-	var stops []lane.Stop
-	for i := range fetched {
+	return sqlqueue.Page(p, len(fetched), func(i int) (lane.Row, int64) {
 		f := &fetched[i]
-		if f.Stop == stopBytes {
-			p.MaxRows = min(p.MaxRows, len(rows))
-		} else if f.Stop > 0 {
-			stops = append(stops, lane.Stop{Bucket: lane.Bucket(f.Bucket), Lane: f.Lane, End: f.Stop == stopEnd})
-			continue
-		}
-		rows = append(rows, lane.Row{
+		return lane.Row{
 			Bucket: lane.Bucket(f.Bucket), Lane: f.Lane, Attempts: int(f.Attempts), Held: f.Held,
 			DueIn: time.Duration(f.DueMs) * time.Millisecond,
 			Message: event.Message{
@@ -205,9 +187,8 @@ func (s *scopeStore) page(p lane.FetchParams, fetched []FetchRow) lane.Page {
 				Headers: rowtext.DecodeHeaders(f.Headers), Version: f.Version, CreatedAt: f.CreatedAt,
 				Source: s.store.c.Sources[f.Source], IdempotencyKey: f.IdempotencyKey,
 			},
-		})
-	}
-	return lane.Advance(p, rows, stops)
+		}, f.Stop
+	})
 }
 
 // Settle implements lane.Store.
@@ -217,7 +198,7 @@ func (s *scopeStore) Settle(ctx context.Context, owner string, leases []lane.Lea
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	used := usedLeases(leases, settlements)
+	used := sqlqueue.UsedLeases(leases, settlements)
 	row, err := s.settle(ctx, owner, used, settlements)
 	if err != nil {
 		return lane.SettleResult{}, Classify("settle messages", err)
@@ -235,7 +216,7 @@ func (s *scopeStore) settle(ctx context.Context, owner string, leases []lane.Lea
 		simple = simple && st.Outcome == lane.Done && !st.Held
 		p.Lanes = append(p.Lanes, st.Lane)
 		p.Sequences = append(p.Sequences, st.Sequence)
-		p.Outcomes = append(p.Outcomes, outcomeCode(st.Outcome))
+		p.Outcomes = append(p.Outcomes, int16(sqlqueue.OutcomeCode(st.Outcome)))
 		p.Attempts = append(p.Attempts, int32(st.Attempts))
 		p.Delays = append(p.Delays, max(0, st.Delay))
 		p.Reasons = append(p.Reasons, rowtext.Clean(st.Reason))
@@ -248,40 +229,7 @@ func (s *scopeStore) settle(ctx context.Context, owner string, leases []lane.Lea
 	return q.Settle(ctx, p)
 }
 
-// outcomeCode is the number that the query knows an outcome by.
-func outcomeCode(o lane.Outcome) int16 {
-	switch o {
-	case lane.Done:
-		return 0
-	case lane.Retry:
-		return 1
-	case lane.Dead:
-		return 2
-	case lane.Park:
-		return 3
-	case lane.Start:
-		return 4
-	}
-	panic(fmt.Sprintf("unknown outcome %d", o))
-}
-
-// usedLeases returns the leases of the buckets that occur in settlements.
-func usedLeases(leases []lane.Lease, settlements []lane.Settlement) []lane.Lease {
-	occurs := map[lane.Bucket]bool{}
-	for i := range settlements {
-		occurs[settlements[i].Bucket] = true
-	}
-	used := make([]lane.Lease, 0, len(occurs))
-	for _, l := range leases {
-		if occurs[l.Bucket] {
-			used = append(used, l)
-		}
-	}
-	return used
-}
-
-// settled says what a settlement did not change, and why. Within a scope, a
-// sequence belongs to one message.
+// settled says what a settlement did not change, and why.
 func settled(row SettleRow, settlements []lane.Settlement) lane.SettleResult {
 	leased := map[lane.Bucket]bool{}
 	for _, b := range row.Leased {
@@ -291,18 +239,8 @@ func settled(row SettleRow, settlements []lane.Settlement) lane.SettleResult {
 	for _, sequence := range row.Changed {
 		changed[sequence] = true
 	}
-	result := lane.SettleResult{Parked: row.Parked}
-	fenced := map[lane.Bucket]bool{}
-	for i := range settlements {
-		st := &settlements[i]
-		switch {
-		case !leased[st.Bucket] && !fenced[st.Bucket]:
-			fenced[st.Bucket] = true
-			result.Fenced = append(result.Fenced, st.Bucket)
-		case leased[st.Bucket] && !changed[st.Sequence]:
-			result.Gone = append(result.Gone, lane.Ref{Lane: st.Lane, Sequence: st.Sequence})
-		}
-	}
+	result := sqlqueue.Settled(settlements, leased, changed)
+	result.Parked = row.Parked
 	return result
 }
 

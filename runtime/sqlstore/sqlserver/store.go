@@ -10,17 +10,8 @@ import (
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/internal/rowtext"
+	"github.com/lanebox/lanebox/runtime/internal/sqlqueue"
 	"github.com/lanebox/lanebox/runtime/lane"
-)
-
-// maxPage bounds the payloads of one fetch, in bytes: the message that reaches
-// it is the last one.
-const maxPage = 16 << 20
-
-// How a walk or a page ended; see FetchRow.
-const (
-	stopEnd   = 2
-	stopBytes = 3
 )
 
 // A Config describes a store; generated code fills it in.
@@ -237,7 +228,7 @@ func (s *scopeStore) Fetch(ctx context.Context, p lane.FetchParams) (lane.Page, 
 		cursors[i] = cursorJSON{Bucket: c.Lease.Bucket, Token: c.Lease.Token, Lane: c.Lane, After: c.After}
 	}
 	rows, err := s.queue(s.store.direct).Fetch(ctx, FetchParams{
-		MaxBytes: maxPage, ScanLanes: int64(p.ScanLanes), MaxLanes: int64(p.MaxLanes), Busy: list(p.Busy), Cursors: list(cursors),
+		MaxBytes: sqlqueue.MaxPage, ScanLanes: int64(p.ScanLanes), MaxLanes: int64(p.MaxLanes), Busy: list(p.Busy), Cursors: list(cursors),
 		Scope: int32(s.scope), Owner: p.Owner, MaxRows: int64(p.MaxRows), MaxRun: int64(p.MaxRun),
 	})
 	if err != nil {
@@ -248,17 +239,9 @@ func (s *scopeStore) Fetch(ctx context.Context, p lane.FetchParams) (lane.Page, 
 
 // page sorts messages from stops.
 func (s *scopeStore) page(p lane.FetchParams, fetched []FetchRow) lane.Page {
-	rows := make([]lane.Row, 0, len(fetched))
-	var stops []lane.Stop
-	for i := range fetched {
+	return sqlqueue.Page(p, len(fetched), func(i int) (lane.Row, int64) {
 		f := &fetched[i]
-		if f.Stop == stopBytes {
-			p.MaxRows = min(p.MaxRows, len(rows))
-		} else if f.Stop > 0 {
-			stops = append(stops, lane.Stop{Bucket: lane.Bucket(f.Bucket), Lane: f.Lane, End: f.Stop == stopEnd})
-			continue
-		}
-		rows = append(rows, lane.Row{
+		return lane.Row{
 			Bucket: lane.Bucket(f.Bucket), Lane: f.Lane, Attempts: int(f.Attempts), Held: f.Held,
 			DueIn: time.Duration(f.DueMs) * time.Millisecond,
 			Message: event.Message{
@@ -266,9 +249,8 @@ func (s *scopeStore) page(p lane.FetchParams, fetched []FetchRow) lane.Page {
 				Headers: rowtext.DecodeHeaders(f.Headers), Version: f.Version, CreatedAt: utc(f.CreatedAt),
 				Source: s.store.c.Sources[f.Source], IdempotencyKey: f.IdempotencyKey,
 			},
-		})
-	}
-	return lane.Advance(p, rows, stops)
+		}, f.Stop
+	})
 }
 
 // Settle implements lane.Store.
@@ -278,7 +260,7 @@ func (s *scopeStore) Settle(ctx context.Context, owner string, leases []lane.Lea
 	}
 	ctx, cancel := s.store.unhurried(ctx)
 	defer cancel()
-	rows, err := s.settle(ctx, owner, usedLeases(leases, settlements), settlements)
+	rows, err := s.settle(ctx, owner, sqlqueue.UsedLeases(leases, settlements), settlements)
 	if err != nil {
 		return lane.SettleResult{}, Classify("settle messages", err)
 	}
@@ -295,7 +277,7 @@ func (s *scopeStore) settle(ctx context.Context, owner string, leases []lane.Lea
 		simple = simple && st.Outcome == lane.Done && !st.Held
 		rows[i] = rowJSON{st.Lane, st.Sequence}
 		outcomes[i] = outcomeJSON{
-			Lane: st.Lane, Sequence: st.Sequence, Outcome: outcomeCode(st.Outcome), Attempts: st.Attempts, DelayMs: ms(max(0, st.Delay)),
+			Lane: st.Lane, Sequence: st.Sequence, Outcome: sqlqueue.OutcomeCode(st.Outcome), Attempts: st.Attempts, DelayMs: ms(max(0, st.Delay)),
 			Reason: rowtext.Clean(st.Reason), Error: rowtext.Clean(st.Error),
 		}
 	}
@@ -306,25 +288,9 @@ func (s *scopeStore) settle(ctx context.Context, owner string, leases []lane.Lea
 	return q.Settle(ctx, SettleParams{Scope: int32(s.scope), Leases: leaseList(leases), Owner: owner, Outcomes: list(outcomes)})
 }
 
-// usedLeases returns the leases of the buckets that occur in settlements.
-func usedLeases(leases []lane.Lease, settlements []lane.Settlement) []lane.Lease {
-	occurs := map[lane.Bucket]bool{}
-	for i := range settlements {
-		occurs[settlements[i].Bucket] = true
-	}
-	used := make([]lane.Lease, 0, len(occurs))
-	for _, l := range leases {
-		if occurs[l.Bucket] {
-			used = append(used, l)
-		}
-	}
-	return used
-}
-
-// settled says what a settlement did not change, and why. Within a scope, a
-// sequence belongs to one message.
+// settled says what a settlement did not change, and why.
 func settled(rows []SettleRow, settlements []lane.Settlement) lane.SettleResult {
-	var result lane.SettleResult
+	var parked []int64
 	leased, changed := map[lane.Bucket]bool{}, make(map[int64]bool, len(rows))
 	for _, r := range rows {
 		switch r.Kind {
@@ -333,19 +299,10 @@ func settled(rows []SettleRow, settlements []lane.Settlement) lane.SettleResult 
 		case SettleChanged:
 			changed[r.Value] = true
 		case SettleParked:
-			result.Parked = append(result.Parked, r.Value)
+			parked = append(parked, r.Value)
 		}
 	}
-	fenced := map[lane.Bucket]bool{}
-	for i := range settlements {
-		st := &settlements[i]
-		switch {
-		case !leased[st.Bucket] && !fenced[st.Bucket]:
-			fenced[st.Bucket] = true
-			result.Fenced = append(result.Fenced, st.Bucket)
-		case leased[st.Bucket] && !changed[st.Sequence]:
-			result.Gone = append(result.Gone, lane.Ref{Lane: st.Lane, Sequence: st.Sequence})
-		}
-	}
+	result := sqlqueue.Settled(settlements, leased, changed)
+	result.Parked = parked
 	return result
 }

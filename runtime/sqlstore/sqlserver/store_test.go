@@ -12,6 +12,7 @@ import (
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/internal/sqlqueue"
 	"github.com/lanebox/lanebox/runtime/lane"
 )
 
@@ -140,8 +141,8 @@ func TestFetchedRowsAndStops(t *testing.T) {
 	c.fetch = []FetchRow{
 		{Bucket: 1, Lane: 101, Sequence: 4, Attempts: 2, Held: true, ID: guid(id), Key: "k", Topic: "t", Payload: []byte("p"), Headers: `{"a":"b"}`,
 			Version: 9, Source: 7, IdempotencyKey: "x"},
-		{Bucket: 1, Lane: 150, Stop: stopEnd},
-		{Bucket: 2, Lane: 201, Sequence: 5, Stop: stopBytes},
+		{Bucket: 1, Lane: 150, Stop: sqlqueue.StopEnd},
+		{Bucket: 2, Lane: 201, Sequence: 5, Stop: sqlqueue.StopBytes},
 	}
 	leases := []lane.Lease{{Bucket: 1, Token: 3, Lo: 100, Hi: 199}, {Bucket: 2, Token: 4, Lo: 200, Hi: 299}}
 	page, err := store.Inbox(1).Fetch(t.Context(), lane.FetchParams{
@@ -158,7 +159,7 @@ func TestFetchedRowsAndStops(t *testing.T) {
 	if m.ID != id || m.Headers["a"] != "b" || m.Source != "orders" || m.IdempotencyKey != "x" || m.Version != 9 || page.Rows[0].Attempts != 2 {
 		t.Errorf("row %+v", page.Rows[0])
 	}
-	want := FetchParams{MaxBytes: maxPage, ScanLanes: 20, MaxLanes: 10, Busy: `[7]`, Cursors: `[{"b":1,"t":3,"l":100,"a":0},{"b":2,"t":4,"l":200,"a":8}]`,
+	want := FetchParams{MaxBytes: sqlqueue.MaxPage, ScanLanes: 20, MaxLanes: 10, Busy: `[7]`, Cursors: `[{"b":1,"t":3,"l":100,"a":0},{"b":2,"t":4,"l":200,"a":8}]`,
 		Scope: 1, Owner: "me", MaxRows: 50, MaxRun: 3}
 	if c.asked["fetch"] != want {
 		t.Errorf("asked %+v", c.asked["fetch"])
