@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
@@ -51,14 +52,17 @@ type Feed struct {
 
 // A Box runs the relay, the pollers and the workers of a service. It is safe for
 // concurrent use, but runs once.
-type Box struct{ c Config }
+type Box struct {
+	c       Config
+	started atomic.Bool
+}
 
 // New returns a Box. All parts but the sources are needed.
 func New(c Config) *Box {
 	if c.Sources == nil {
 		c.Sources = http.NotFoundHandler()
 	}
-	b := &Box{c}
+	b := &Box{c: c}
 	for _, r := range c.Receivers {
 		r.OnStored(b.Nudge)
 	}
@@ -68,7 +72,8 @@ func New(c Config) *Box {
 // Run runs everything until ctx ends or a feed fails, then shuts down in order:
 // first the feeds stop and finish what they have in hand, so that nothing is
 // acknowledged that was not stored, then the process finishes what is in flight.
-// It returns nil after a clean drain, and the error of a feed that cannot run.
+// It returns nil after a clean drain, and the error of a feed that cannot run. It
+// may be called again only when the check at its beginning failed.
 func (b *Box) Run(ctx context.Context) error {
 	if b.c.Start != nil {
 		if err := b.c.Start(ctx); err != nil {
@@ -77,6 +82,9 @@ func (b *Box) Run(ctx context.Context) error {
 			}
 			return fmt.Errorf("start: %w", err)
 		}
+	}
+	if b.started.Swap(true) {
+		return errors.New("the box was run before")
 	}
 	defer b.c.Running.add(b.c.Process)()
 	// The process does not end with ctx, but after the feeds.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"time"
 )
@@ -69,9 +70,15 @@ func (b *Box) stillRunning(running []bool) []string {
 }
 
 // runFeed runs one feed. A feed that ends although ctx goes on has failed, since
-// its messages are received no more.
-func (b *Box) runFeed(ctx context.Context, f Feed) error {
-	err := f.Source.Run(ctx, f.Receiver)
+// its messages are received no more. A panic is an error too, so that the process
+// drains.
+func (b *Box) runFeed(ctx context.Context, f Feed) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("source %s: panic: %v\n%s", f.Name, v, debug.Stack())
+		}
+	}()
+	err = f.Source.Run(ctx, f.Receiver)
 	switch {
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return nil // it says why it ended

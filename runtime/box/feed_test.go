@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -171,6 +172,52 @@ func TestFeedMayReturnTheErrorOfItsContext(t *testing.T) {
 		b := box.New(box.Config{Process: drain{&journal{}}, Running: &box.Running{}, Feeds: []box.Feed{{Name: "orders", Source: ended}}})
 		if err := b.Run(ctx); err != nil {
 			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// A panic of a source ends the box as an error does: the process drains.
+func TestPanicOfAFeedEndsTheBox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &journal{}
+		bad := runFunc(func(context.Context) error { panic("no such message") })
+		b := box.New(box.Config{Process: drain{j}, Running: &box.Running{}, Feeds: []box.Feed{
+			{Name: "bad", Source: bad}, {Name: "good", Source: runFunc(until)}}})
+		err := b.Run(t.Context())
+		if err == nil || !strings.HasPrefix(err.Error(), "source bad: panic: no such message") || !strings.Contains(err.Error(), "feed_test.go") {
+			t.Errorf("Run: %v", err)
+		}
+		j.expect(t, "process drains")
+	})
+}
+
+// A box runs once: a second run would run its sources a second time.
+func TestBoxRunsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runs := 0
+		counting := runFunc(func(ctx context.Context) error { runs++; <-ctx.Done(); return nil })
+		var failing error = errors.New("the database is away")
+		p := &process{}
+		var running box.Running
+		b := box.New(box.Config{Process: p, Running: &running, Start: func(context.Context) error { return failing },
+			Feeds: []box.Feed{{Name: "orders", Source: counting}}})
+		if err := b.Run(t.Context()); !errors.Is(err, failing) {
+			t.Errorf("Run: %v", err)
+		}
+		failing = nil // a check that failed may be made again
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- b.Run(ctx) }()
+		synctest.Wait()
+		if err := b.Run(t.Context()); err == nil || err.Error() != "the box was run before" {
+			t.Errorf("the second Run: %v", err)
+		}
+		if running.Nudge(); p.nudges != 1 {
+			t.Error("the second Run took the process off the list")
+		}
+		cancel()
+		if err := <-ended; err != nil || runs != 1 {
+			t.Errorf("Run: %v; the source ran %d times", err, runs)
 		}
 	})
 }
