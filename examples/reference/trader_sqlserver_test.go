@@ -104,6 +104,15 @@ func mssqlService(_ context.Context, url string, p parts) (service, func(), erro
 	if err != nil {
 		return nil, nil, err
 	}
+	box, err := sqlserver.New(db, mssqlConfig(p))
+	if err != nil {
+		db.Close()
+		return nil, nil, err
+	}
+	return box, func() { db.Close() }, nil
+}
+
+func mssqlConfig(p parts) sqlserver.Config {
 	c := sqlserver.Config{
 		Warehouse: orIdle(p.warehouse), Ledger: orIdle(p.ledger), Mail: idle, Search: orIdle(p.search),
 		OrdersVerifier: webhook.Unsigned(), PaymentsVerifier: webhook.Unsigned(), ReturnsVerifier: webhook.Unsigned(),
@@ -118,12 +127,7 @@ func mssqlService(_ context.Context, url string, p parts) (service, func(), erro
 		}}
 		c.ReturnsMap = func(_ context.Context, _ *sql.Tx, r inbox.Raw) ([]events.Event, error) { return p.mortal.mapReturn(r) }
 	}
-	box, err := sqlserver.New(db, c)
-	if err != nil {
-		db.Close()
-		return nil, nil, err
-	}
-	return box, func() { db.Close() }, nil
+	return c
 }
 
 // orIdle returns d, or a destination that does nothing.
