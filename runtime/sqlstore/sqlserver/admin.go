@@ -9,11 +9,9 @@ import (
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/internal/rowtext"
+	"github.com/lanebox/lanebox/runtime/internal/sqlqueue"
 	"github.com/lanebox/lanebox/runtime/lane"
 )
-
-// deadLettersPage is the number of dead letters read at once.
-const deadLettersPage = 500
 
 // queueOf returns the queries of the queue that a scope belongs to.
 func (s *Store) queueOf(scope lane.Scope) QueueQueries {
@@ -25,17 +23,9 @@ func (s *Store) queueOf(scope lane.Scope) QueueQueries {
 
 // DeadLetters lists the dead letters of a scope in the order of their sequence.
 func (s *Store) DeadLetters(ctx context.Context, scope lane.Scope) ([]lane.DeadLetter, error) {
-	var letters []lane.DeadLetter
-	for after := int64(0); ; after = letters[len(letters)-1].Message.Sequence {
-		page, err := s.DeadLettersAfter(ctx, scope, after, deadLettersPage)
-		if err != nil {
-			return nil, err
-		}
-		letters = append(letters, page...)
-		if len(page) < deadLettersPage {
-			return letters, nil
-		}
-	}
+	return sqlqueue.DeadLetters(func(after int64, most int) ([]lane.DeadLetter, error) {
+		return s.DeadLettersAfter(ctx, scope, after, most)
+	})
 }
 
 // DeadLettersAfter lists at most most dead letters of a scope whose sequence is
