@@ -60,26 +60,17 @@ func (d *sqliteDB) run(ctx context.Context, text string) error {
 }
 
 func (d *sqliteDB) recorded(ctx context.Context) (map[string]string, error) {
-	rows, err := d.tx.QueryContext(ctx, `SELECT name, checksum FROM `+d.table("lanebox_migration"))
+	done, err := recordedIn(ctx, d.tx, d.table("lanebox_migration"))
 	if err != nil {
 		return nil, foreignIfColumn(err, d.prefix, "")
 	}
-	defer rows.Close()
-	done := map[string]string{}
-	for rows.Next() {
-		var name, sum string
-		if err := rows.Scan(&name, &sum); err != nil {
-			return nil, err
-		}
-		done[name] = sum
-	}
-	return done, rows.Err()
+	return done, nil
 }
 
 // foreignIfColumn turns "no such column" of the migration table into a
 // ForeignTableError.
 func foreignIfColumn(err error, prefix, schema string) error {
-	if strings.Contains(err.Error(), "column") {
+	if strings.Contains(err.Error(), "no such column") {
 		return &ForeignTableError{Table: prefix + "lanebox_migration", Schema: schema}
 	}
 	return err
@@ -92,37 +83,11 @@ ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied_at = excl
 }
 
 func (d *sqliteDB) columns(ctx context.Context, table string) ([]string, error) {
-	rows, err := d.tx.QueryContext(ctx, `SELECT name FROM pragma_table_info(?)`, table)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var columns []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		columns = append(columns, name)
-	}
-	return columns, rows.Err()
+	return namesOf(ctx, d.tx, `SELECT name FROM pragma_table_info(?)`, table)
 }
 
 func (d *sqliteDB) scopes(ctx context.Context) ([]Scope, error) {
-	rows, err := d.tx.QueryContext(ctx, `SELECT scope, kind, name FROM `+d.table("lane_scope")+` ORDER BY kind, name`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var scopes []Scope
-	for rows.Next() {
-		var s Scope
-		if err := rows.Scan(&s.Number, &s.Kind, &s.Name); err != nil {
-			return nil, err
-		}
-		scopes = append(scopes, s)
-	}
-	return scopes, rows.Err()
+	return scopesIn(ctx, d.tx, d.table("lane_scope"))
 }
 
 func (d *sqliteDB) load(ctx context.Context, s Scope) (Load, error) {

@@ -104,20 +104,8 @@ func (d *sqlserverDB) run(ctx context.Context, text string) error {
 }
 
 func (d *sqlserverDB) recorded(ctx context.Context) (map[string]string, error) {
-	rows, err := d.tx.QueryContext(ctx, `SELECT name, checksum FROM `+d.table("lanebox_migration"))
+	done, err := recordedIn(ctx, d.tx, d.table("lanebox_migration"))
 	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	done := map[string]string{}
-	for rows.Next() {
-		var name, sum string
-		if err := rows.Scan(&name, &sum); err != nil {
-			return nil, err
-		}
-		done[name] = sum
-	}
-	if err := rows.Err(); err != nil {
 		return nil, err
 	}
 	return done, d.refuseForeignViews(ctx)
@@ -153,37 +141,11 @@ IF @@ROWCOUNT = 0 INSERT INTO `+table+` (name, checksum) VALUES (@name, @checksu
 }
 
 func (d *sqlserverDB) columns(ctx context.Context, table string) ([]string, error) {
-	rows, err := d.tx.QueryContext(ctx, `SELECT c.name FROM sys.columns AS c WHERE c.object_id = OBJECT_ID(@name)`, sql.Named("name", d.object(table)))
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var columns []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		columns = append(columns, name)
-	}
-	return columns, rows.Err()
+	return namesOf(ctx, d.tx, `SELECT c.name FROM sys.columns AS c WHERE c.object_id = OBJECT_ID(@name)`, sql.Named("name", d.object(table)))
 }
 
 func (d *sqlserverDB) scopes(ctx context.Context) ([]Scope, error) {
-	rows, err := d.tx.QueryContext(ctx, `SELECT scope, kind, name FROM `+d.table("lane_scope")+` ORDER BY kind, name`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var scopes []Scope
-	for rows.Next() {
-		var s Scope
-		if err := rows.Scan(&s.Number, &s.Kind, &s.Name); err != nil {
-			return nil, err
-		}
-		scopes = append(scopes, s)
-	}
-	return scopes, rows.Err()
+	return scopesIn(ctx, d.tx, d.table("lane_scope"))
 }
 
 func (d *sqlserverDB) load(ctx context.Context, s Scope) (Load, error) {
