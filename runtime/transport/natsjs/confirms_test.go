@@ -34,14 +34,12 @@ func TestTheWriterWaitsForNoReader(t *testing.T) {
 			}
 		}
 	}()
+	messages := make([]publish, 5000)
 	go func() {
 		defer close(sent)
-		for range 20_000 {
-			p := &publish{m: &nats.Msg{Subject: "orders.a"}, done: make(chan error, 1)}
-			c.send(p)
-			if len(p.done) != 1 {
-				t.Error("a message has no answer")
-			}
+		for i := range messages {
+			messages[i].m, messages[i].done = &nats.Msg{Subject: "orders.a"}, make(chan error, 1)
+			c.send(&messages[i])
 		}
 	}()
 	transporttest.Eventually(t, "all messages have their answers", func() bool {
@@ -54,4 +52,9 @@ func TestTheWriterWaitsForNoReader(t *testing.T) {
 	})
 	close(lost)
 	<-stopped
+	for i := range messages {
+		if len(messages[i].done) != 1 {
+			t.Fatalf("message %d has no answer", i)
+		}
+	}
 }
