@@ -42,7 +42,7 @@ func TestKilledConsumersOfShardsKeepTheOrder(t *testing.T) {
 	}
 	w.keys, w.each, w.changes = 100, 50, 15
 	if full() {
-		w.keys, w.each, w.changes = 1000, 100, 60
+		w.keys, w.each, w.changes = 1000, 50, 60
 	}
 	w.run()
 
