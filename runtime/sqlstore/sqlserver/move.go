@@ -9,6 +9,7 @@ import (
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/internal/sqlqueue"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/outbox"
 )
@@ -55,75 +56,16 @@ type movable struct {
 	records [][]outbox.Record // of each row
 }
 
-// errUndone says that a transaction was given up because of single runs, which
-// have their verdicts.
-var errUndone = errors.New("some runs cannot be moved")
-
-// errAgain says that a transaction is to be tried again without the messages that
-// have become known as gone or broken.
-var errAgain = errors.New("some messages are left out of the next try")
-
 // move moves runs in one transaction, or apart when the outbox refuses one of
 // their messages.
 func (m *mover) move(ctx context.Context, runs []lane.Run) ([]lane.Verdict, error) {
-	verdicts, err := m.transaction(ctx, runs)
-	for errors.Is(err, errAgain) { // every time one message less
-		verdicts, err = m.transaction(ctx, runs)
-	}
-	switch {
-	case err == nil, errors.Is(err, errUndone):
-		return verdicts, nil
-	case !refused(err):
-		return nil, err
-	case len(runs) > 1:
-		return m.apart(ctx, runs), nil
-	case len(runs[0].Rows) > 1:
-		return []lane.Verdict{m.oneByOne(ctx, runs[0])}, nil
-	}
-	return []lane.Verdict{{Err: event.AsPermanent(err)}}, nil
-}
-
-// refused reports whether the outbox will never take a message.
-func refused(err error) bool {
-	var configuration *event.ConfigurationError
-	var validation *event.ValidationError
-	return errors.As(err, &configuration) || errors.As(err, &validation)
-}
-
-// apart moves each run in a transaction of its own.
-func (m *mover) apart(ctx context.Context, runs []lane.Run) []lane.Verdict {
-	verdicts := make([]lane.Verdict, len(runs))
-	for i := range runs {
-		v, err := m.move(ctx, runs[i:i+1])
-		if err != nil {
-			verdicts[i] = lane.Verdict{Err: err}
-			continue
-		}
-		verdicts[i] = v[0]
-	}
-	return verdicts
-}
-
-// oneByOne moves the messages of a run up to the first that cannot be moved.
-func (m *mover) oneByOne(ctx context.Context, run lane.Run) lane.Verdict {
-	moved := lane.Verdict{Completed: true}
-	for i := range run.Rows {
-		one := run
-		one.Rows = run.Rows[i : i+1]
-		v := m.apart(ctx, []lane.Run{one})[0]
-		moved.Accepted += v.Accepted
-		if v.Err != nil {
-			moved.Err = v.Err
-			break
-		}
-	}
-	return moved
+	return sqlqueue.MoveFunc(m.transaction).Move(ctx, runs)
 }
 
 // transaction moves runs in one transaction.
 func (m *mover) transaction(ctx context.Context, runs []lane.Run) ([]lane.Verdict, error) {
 	verdicts, err := m.try(ctx, runs)
-	if err == nil || errors.Is(err, errAgain) || errors.Is(err, errUndone) {
+	if err == nil || errors.Is(err, sqlqueue.ErrAgain) || errors.Is(err, sqlqueue.ErrUndone) {
 		return verdicts, err
 	}
 	return nil, Classify("move messages", err)
@@ -363,7 +305,7 @@ func (m *mover) breaks(row lane.Row, err error) error {
 		m.broken = map[int64]error{}
 	}
 	m.broken[row.Message.Sequence] = err
-	return errAgain
+	return sqlqueue.ErrAgain
 }
 
 // runHook runs the hook for at most half of the time that is left, so that one
@@ -411,7 +353,7 @@ func (m *mover) store(ctx context.Context, tx *transaction, runs []lane.Run, mov
 		verdicts[mv.index].Accepted, verdicts[mv.index].Completed = len(mv.rows), true
 	}
 	if missing {
-		return errAgain
+		return sqlqueue.ErrAgain
 	}
 	return NewAppender(tx.Tx, m.scope.store.c.Bind, m.scope.store.c.Binary).Append(ctx, records)
 }
@@ -421,7 +363,7 @@ func undo(moving []movable, verdicts []lane.Verdict) error {
 	for _, mv := range moving {
 		verdicts[mv.index] = lane.Verdict{Err: lane.ErrBusy}
 	}
-	return errUndone
+	return sqlqueue.ErrUndone
 }
 
 // misses notes that somebody removed a message, which is passed over then.
