@@ -258,8 +258,8 @@ func newPostgresSQL(m *model.Model, forSQLC bool) postgresSQL {
 	}
 	data.ScopeNumbers = postgresNumbers(data.Scopes, func(Scope) bool { return true })
 	data.Leased = postgresNumbers(data.Scopes, Scope.Leased)
-	data.Keyed = postgresTopics(m, func(e *model.Event) bool { return e.Key != nil })
-	data.Dense = postgresTopics(m, func(e *model.Event) bool { return e.Key != nil && e.Key.Version.Dense })
+	data.Keyed = postgresArray(topicsOf(m, keyed))
+	data.Dense = postgresArray(topicsOf(m, dense))
 	return data
 }
 
@@ -286,17 +286,20 @@ func fansOut(m *model.Model) bool {
 	return len(routed) > 1
 }
 
-// postgresTopics returns the topics of the events that match as a text[]
-// literal, or "".
-func postgresTopics(m *model.Model, match func(*model.Event) bool) string {
+// topicsOf returns the topics of the events that match.
+func topicsOf(m *model.Model, match func(*model.Event) bool) []string {
 	var topics []string
 	for i := range m.Events {
 		if match(&m.Events[i]) {
 			topics = append(topics, m.Events[i].Topic)
 		}
 	}
-	return postgresArray(topics)
+	return topics
 }
+
+// keyed matches the events with a key, dense those whose versions have no gaps.
+func keyed(e *model.Event) bool { return e.Key != nil }
+func dense(e *model.Event) bool { return e.Key != nil && e.Key.Version.Dense }
 
 // postgresArray writes texts as a constant text[]: one constant, so that IN over
 // many of them is a hash lookup.

@@ -248,8 +248,8 @@ func newSQLServerSQL(m *model.Model) sqlServerSQL {
 		s := &m.Sources[i]
 		data.Sources = append(data.Sources, postgresSource{s.Number, sourceScope(s), s.Name})
 	}
-	data.Keyed = sqlServerTopics(m, func(e *model.Event) bool { return e.Key != nil })
-	data.Dense = sqlServerTopics(m, func(e *model.Event) bool { return e.Key != nil && e.Key.Version.Dense })
+	data.Keyed = sqlServerList(topicsOf(m, keyed))
+	data.Dense = sqlServerList(topicsOf(m, dense))
 	return data
 }
 
@@ -257,17 +257,7 @@ func newSQLServerSQL(m *model.Model) sqlServerSQL {
 // ignores trailing blanks otherwise.
 const sqlServerMark = "|"
 
-// sqlServerTopics lists the topics of the events that match, with the mark.
-func sqlServerTopics(m *model.Model, match func(*model.Event) bool) string {
-	var topics []string
-	for i := range m.Events {
-		if match(&m.Events[i]) {
-			topics = append(topics, m.Events[i].Topic)
-		}
-	}
-	return sqlServerList(topics)
-}
-
+// sqlServerList writes topics as the elements of an IN, with the mark.
 func sqlServerList(topics []string) string {
 	quoted := make([]string, len(topics))
 	for i, t := range topics {
