@@ -92,7 +92,7 @@ func lateCommitIsNotOvertaken[Tx any](e *env[Tx]) {
 	e.check(e.Appender(tx).Append(e.ctx, []outbox.Record{first}))
 
 	overtaken := make(chan error, 1)
-	go func() { overtaken <- e.append(second) }()
+	go func() { overtaken <- e.patiently(second) }()
 	var claimer *owner[Tx]
 	if e.features.ConcurrentWriters {
 		e.eventually("the second writer waits", func() bool {
@@ -119,6 +119,17 @@ func lateCommitIsNotOvertaken[Tx any](e *env[Tx]) {
 		claimer = e.claimer("a", Warehouse)
 	}
 	want(e, "delivered", ofKey(claimer.drain(), "K"), []string{string(first.Payload), string(second.Payload)})
+}
+
+// patiently appends again while a lock is not to be had in time.
+func (e *env[Tx]) patiently(r outbox.Record) error {
+	for {
+		err := e.append(r)
+		var again *event.RetryableError
+		if !errors.As(err, &again) || e.ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 func firstInsertOfNewKeyFrom50Writers[Tx any](e *env[Tx]) {
