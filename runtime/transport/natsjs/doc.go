@@ -26,6 +26,7 @@
 // transaction that stores the messages: the position. A delivery follows the
 // position
 //
+//   - when its sequence is the next one; or
 //   - when it is a first delivery and its number at the consumer is one more than
 //     that of the delivery before, and all of those came to this process: a
 //     consumer hands out first deliveries in stream order; or

@@ -75,10 +75,10 @@ func (g *gate) jumped(m *jetstream.MsgMetadata) bool {
 // and nobody told what happened meanwhile.
 func (g *gate) doubt() { g.chained, g.expected = false, math.MaxUint64 }
 
-// follows reports whether a delivery is the next message, as far as the numbers
-// of deliveries tell.
+// follows reports whether a delivery is the next message, as far as its numbers
+// tell: nothing is between a sequence and the next.
 func (g *gate) follows(m *jetstream.MsgMetadata) bool {
-	return g.unbroken(m) && m.NumDelivered == 1
+	return m.Sequence.Stream == g.position+1 || g.unbroken(m) && m.NumDelivered == 1
 }
 
 // unbroken reports whether no delivery is missing before this one.

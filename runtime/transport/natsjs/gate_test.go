@@ -18,18 +18,21 @@ func TestGate(t *testing.T) {
 		doubt                  bool // before it
 		jumped, known, follows bool
 	}{
-		{m: delivery(7, 11, 1)}, // the first one says nothing about those before it
+		{m: delivery(7, 12, 1)}, // the first one says nothing about those before it
 		{m: delivery(8, 14, 1), follows: true},
 		{m: delivery(9, 12, 2), known: true}, // a repeat breaks no chain
-		{m: delivery(10, 15, 1), follows: true},
-		{m: delivery(12, 17, 1), jumped: true}, // somebody else had one
-		{m: delivery(13, 18, 1), follows: true},
+		{m: delivery(10, 16, 1), follows: true},
+		{m: delivery(12, 18, 1), jumped: true}, // somebody else had one
+		{m: delivery(13, 20, 1), follows: true},
 		{m: delivery(14, 30, 3)}, // behind the position though it came before: others are missing
-		{m: delivery(15, 31, 1)},
-		{m: delivery(16, 32, 1), doubt: true, jumped: true}, // after the connection was lost
+		{m: delivery(15, 32, 1)},
+		{m: delivery(16, 34, 1), doubt: true, jumped: true}, // after the connection was lost
 		{m: delivery(20, 40, 2), jumped: true},
-		{m: delivery(21, 41, 1)}, // what is delivered first after a jump to a repeat may be far behind
-		{m: delivery(22, 42, 1), follows: true},
+		{m: delivery(21, 42, 1)}, // what is delivered first after a jump to a repeat may be far behind
+		{m: delivery(22, 44, 1), follows: true},
+		{m: delivery(23, 45, 3), follows: true}, // nothing is between 44 and 45
+		{m: delivery(24, 47, 1)},
+		{m: delivery(26, 48, 2), jumped: true, follows: true},
 		{m: delivery(1, 1, 1), jumped: true, known: true}, // a new consumer, perhaps a new stream
 	} {
 		if c.doubt {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -161,6 +162,30 @@ func TestNewerMessagesWaitForThoseOfADeadPuller(t *testing.T) {
 				t.Errorf("stats %+v", stats)
 			}
 		})
+	}
+}
+
+// What comes back in the order of the stream is stored without a question for each
+// message, which would take long at a busy server.
+func TestRepeatsInARowNeedNoReading(t *testing.T) {
+	s := startServer(t)
+	stream := ordersStream(t, s)
+	js := s.jetStream(t)
+	publishNumbers(t, js, []string{"a"}, 1, 50)
+	abandon(t, s, stream, incoming, Config{AckWait: time.Second, Takeover: time.Second, Batch: 16}, 50)
+	var asked atomic.Int64
+	if _, err := js.Conn().Subscribe("$JS.API.STREAM.MSG.GET.ORDERS", func(*nats.Msg) { asked.Add(1) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := js.Conn().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	ledger := &transporttest.Ledger{}
+	source := newSource(t, s.url(), incoming)
+	runSource(t, source, transporttest.NewReceiver(ledger, 0))
+	mustStore(t, ledger, "a", upTo(1, 50))
+	if n := source.Stats().Redelivered; n != 50 || asked.Load() > 10 { // the server may return a few in another order
+		t.Errorf("%d messages were redelivered; the stream was asked %d times", n, asked.Load())
 	}
 }
 
