@@ -184,3 +184,14 @@ func TestStepsStopWithTheContext(t *testing.T) {
 		t.Error("still runs")
 	}
 }
+
+func TestFunctionsOfTests(t *testing.T) {
+	text := "func TestMain(m *testing.M) {\nfunc TestOne(t *testing.T) {\nfunc TestTwo(x *testing.T) { go f() }\nfunc testNone(t *testing.T) {\n"
+	var names []string
+	for _, m := range testFunc.FindAllStringSubmatch(text, -1) {
+		names = append(names, m[1])
+	}
+	if got := strings.Join(names, " "); got != "TestOne TestTwo" {
+		t.Errorf("found %q", got)
+	}
+}

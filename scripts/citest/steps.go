@@ -139,7 +139,7 @@ func testRest(ctx context.Context, s *suite) error {
 
 var (
 	withoutRace = regexp.MustCompile(`(?m)^//go:build !race$`)
-	testFunc    = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	testFunc    = regexp.MustCompile(`(?m)^func (Test\w+)\(\w+ \*testing\.T\)`) // TestMain is none
 )
 
 // testWithoutRace runs the tests of files that the race detector leaves out.
@@ -160,6 +160,9 @@ func (s *suite) testWithoutRace(ctx context.Context) error {
 		var tests []string
 		for _, m := range testFunc.FindAllSubmatch(text, -1) {
 			tests = append(tests, string(m[1]))
+		}
+		if len(tests) == 0 {
+			continue // helpers of tests
 		}
 		errs = append(errs, s.goTest(ctx, "-count=1", "-timeout=20m", "-run=^("+strings.Join(tests, "|")+")$", "./"+filepath.ToSlash(filepath.Dir(name))))
 	}
