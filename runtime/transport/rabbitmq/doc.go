@@ -32,4 +32,8 @@
 // message that only they received, until the next connection declares the queue
 // again. Bind other readers to an exchange of their own behind it and do not delete
 // queues in use.
+//
+// Nor can it be seen that a stream was deleted and made again under its old name:
+// its offsets begin anew, and a source passes over those up to the position that it
+// recorded. Give a stream that is made again a new name.
 package rabbitmq
