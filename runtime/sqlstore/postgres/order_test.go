@@ -21,7 +21,7 @@ import (
 // waitUntil polls a condition.
 func waitUntil(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); {
+	for deadline := time.Now().Add(time.Minute); !ok(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("gave up waiting: %s", what)
 		}

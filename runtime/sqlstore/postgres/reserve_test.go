@@ -103,7 +103,7 @@ func TestReservedConnectionsUseTheHooksOfThePool(t *testing.T) {
 // eventually waits until done answers true.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("gave up waiting: %s", what)
 		}
