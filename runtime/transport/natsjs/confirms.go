@@ -23,6 +23,11 @@ type publish struct {
 	token uint64
 	// done has one answer at most: nil when the server has stored the message.
 	done chan error
+
+	// While it is being written the writer alone knows whether it was sent: a loss
+	// of the connection is noted, for the writer to answer with. Guarded by confirms.
+	writing bool
+	lost    error
 }
 
 // confirms match the server's answers to their publishes. They are safe for
@@ -50,23 +55,40 @@ func newConfirms(conn *nats.Conn) (*confirms, error) {
 func (c *confirms) send(p *publish) {
 	c.mu.Lock()
 	c.next++
-	p.token = c.next
+	p.token, p.writing = c.next, true
 	c.waiting[p.token] = p
 	c.mu.Unlock()
 	p.m.Reply = c.prefix + strconv.FormatUint(p.token, 10)
-	if err := c.conn.PublishMsg(p.m); err != nil && c.forget(p) {
-		p.done <- refused(err)
+	err := c.conn.PublishMsg(p.m)
+	if err != nil {
+		err = refused(err)
+	}
+	if err = c.written(p, err); err != nil {
+		p.done <- err
 	}
 }
 
-// forget makes an answer to p come to nothing. It reports whether there was none
-// yet.
-func (c *confirms) forget(p *publish) bool {
+// written ends the writing of p. It returns what p is to be answered with: err, or
+// that the connection was lost; nil when p waits for the server, or has an answer.
+func (c *confirms) written(p *publish, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, waiting := c.waiting[p.token]
+	p.writing = false
+	if err == nil {
+		err = p.lost
+	}
+	if _, waiting := c.waiting[p.token]; err == nil || !waiting {
+		return nil
+	}
 	delete(c.waiting, p.token)
-	return waiting
+	return err
+}
+
+// forget makes an answer to p come to nothing.
+func (c *confirms) forget(p *publish) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, p.token)
 }
 
 // take returns the publish of an answer's subject, once; nil if nobody waits.
@@ -91,11 +113,18 @@ func (c *confirms) answer(m *nats.Msg) {
 
 // fail ends all waiting with err.
 func (c *confirms) fail(err error) {
+	var failed []*publish
 	c.mu.Lock()
-	waiting := c.waiting
-	c.waiting = map[uint64]*publish{}
+	for token, p := range c.waiting {
+		if p.writing {
+			p.lost = err
+			continue
+		}
+		failed = append(failed, p)
+		delete(c.waiting, token)
+	}
 	c.mu.Unlock()
-	for _, p := range waiting {
+	for _, p := range failed {
 		p.done <- err
 	}
 }

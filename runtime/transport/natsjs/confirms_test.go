@@ -5,6 +5,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/transporttest"
 )
 
@@ -55,6 +56,9 @@ func TestTheWriterWaitsForNoReader(t *testing.T) {
 	for i := range messages {
 		if len(messages[i].done) != 1 {
 			t.Fatalf("message %d has no answer", i)
+		}
+		if err := <-messages[i].done; classOf(err) != event.Unavailable {
+			t.Fatalf("message %d was not sent, and is answered with %v (%v), want unavailable", i, err, classOf(err))
 		}
 	}
 }
