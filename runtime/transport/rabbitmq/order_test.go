@@ -16,13 +16,13 @@ import (
 	"github.com/lanebox/lanebox/runtime/transporttest/testrabbit"
 )
 
-// A tally counts what Send answered.
-type tally struct {
+// An answerTally counts what Send answered.
+type answerTally struct {
 	mu     sync.Mutex
 	counts map[string]int
 }
 
-func (y *tally) add(err error) {
+func (y *answerTally) add(err error) {
 	var unroutable *UnroutableError
 	kind := "other"
 	switch {
@@ -40,7 +40,7 @@ func (y *tally) add(err error) {
 	y.counts[kind]++
 }
 
-func (y *tally) of(kind string) int {
+func (y *answerTally) of(kind string) int {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	return y.counts[kind]
@@ -118,7 +118,7 @@ func TestFaultsLeaveNoMessageBehindAnother(t *testing.T) {
 	go r.run(deliveries)
 
 	const lanes = 8
-	answers := &tally{counts: map[string]int{}}
+	answers := &answerTally{counts: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	sent := make([]int64, lanes)
@@ -183,7 +183,7 @@ func TestFaultsLeaveNoMessageBehindAnother(t *testing.T) {
 }
 
 // flow waits until Send has answered in one way a few more times.
-func flow(t *testing.T, answers *tally, kind string) {
+func flow(t *testing.T, answers *answerTally, kind string) {
 	t.Helper()
 	before := answers.of(kind)
 	transporttest.Eventually(t, "Send answers: "+kind, func() bool { return answers.of(kind) >= before+3 })

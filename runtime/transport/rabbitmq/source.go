@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -15,6 +15,7 @@ import (
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/topology"
 	"github.com/lanebox/lanebox/runtime/transport/internal/envelope"
+	"github.com/lanebox/lanebox/runtime/transport/internal/tally"
 )
 
 // DefaultPrefetch bounds the unacknowledged messages of a queue.
@@ -29,14 +30,9 @@ type Source struct {
 	start   any // where a new stream begins, as the broker takes it
 	decoder *envelope.Decoder
 	tracker *tracker
-	stats   counters
+	counts  tally.Tally
 	// idle is after which time without a message a queue is looked at.
 	idle time.Duration
-}
-
-// counters are the atomic twins of inbox.SourceStats.
-type counters struct {
-	stored, duplicates, buried, redelivered, reordered, disordered, wandered, failures, reconnects atomic.Int64
 }
 
 // NewSource returns a source as the schema describes it. It returns an error when
@@ -62,7 +58,7 @@ func NewSource(c Config, t topology.RabbitMQSource) (*Source, error) {
 		t.Prefetch = DefaultPrefetch
 	}
 	s := &Source{config: c, t: t, start: start, decoder: decoder, idle: 5 * time.Second}
-	s.tracker = newTracker(&s.stats, c.Logger.With("source", t.Name))
+	s.tracker = newTracker(&s.counts, c.Logger.With("source", t.Name))
 	return s, nil
 }
 
@@ -98,13 +94,7 @@ func streamStart(text string) (any, error) {
 }
 
 // Stats returns what the source counted since it was made.
-func (s *Source) Stats() inbox.SourceStats {
-	return inbox.SourceStats{
-		Stored: s.stats.stored.Load(), Duplicates: s.stats.duplicates.Load(), Buried: s.stats.buried.Load(),
-		Redelivered: s.stats.redelivered.Load(), Reordered: s.stats.reordered.Load(), Disordered: s.stats.disordered.Load(),
-		Wandered: s.stats.wandered.Load(), Failures: s.stats.failures.Load(), Reconnects: s.stats.reconnects.Load(),
-	}
-}
+func (s *Source) Stats() inbox.SourceStats { return s.counts.Stats() }
 
 // Run receives until ctx ends and returns nil then, after what was being stored is
 // stored and acknowledged. It connects again for ever. A queue that does not keep
@@ -137,7 +127,7 @@ type consumer struct {
 	connector *connector
 	receiver  *inbox.Receiver
 	queue     string
-	log       logger
+	log       *slog.Logger
 	sessions  int
 	moved     bool // this session has brought a message
 }
@@ -191,7 +181,7 @@ func (q *consumer) session(ctx context.Context) error {
 	// acknowledgements on it.
 	defer ch.Close()
 	if q.sessions++; q.sessions > 1 {
-		q.source.stats.reconnects.Add(1)
+		q.source.counts.Reconnects.Add(1)
 	}
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
 	if err := ch.Qos(q.source.t.Prefetch, 0, false); err != nil {
@@ -326,7 +316,7 @@ func (q *consumer) take(ctx context.Context, in *intake, batch []amqp.Delivery) 
 	if err != nil {
 		return err
 	}
-	q.source.count(dispositions)
+	q.source.counts.Count(dispositions)
 	q.source.tracker.note(q.queue, messages, dispositions)
 	in.position, q.moved = at, true
 	return in.ack(last, true)
@@ -354,7 +344,7 @@ func (q *consumer) decode(batch []amqp.Delivery, position int64) ([]inbox.Incomi
 			}
 		}
 		if d.Redelivered {
-			q.source.stats.redelivered.Add(1)
+			q.source.counts.Redelivered.Add(1)
 		}
 		messages = append(messages, q.source.decoder.Incoming(r))
 	}
@@ -370,7 +360,7 @@ func (q *consumer) store(ctx context.Context, in *intake, messages []inbox.Incom
 		if err == nil {
 			return dispositions, nil
 		}
-		q.source.stats.failures.Add(1)
+		q.source.counts.Failures.Add(1)
 		q.log.WarnContext(ctx, "messages could not be stored; they are kept and tried again", "count", len(messages), "error", err)
 		if !wait.pause(ctx) {
 			return nil, ctx.Err()
@@ -386,19 +376,6 @@ func (q *consumer) storeOnce(ctx context.Context, messages []inbox.Incoming, at 
 		return q.receiver.ReceiveAt(ctx, inbox.Position{Log: q.queue, Offset: at}, messages...)
 	}
 	return q.receiver.ReceiveAll(ctx, messages...)
-}
-
-func (s *Source) count(dispositions []inbox.Disposition) {
-	for _, d := range dispositions {
-		switch d {
-		case inbox.Stored:
-			s.stats.stored.Add(1)
-		case inbox.Buried:
-			s.stats.buried.Add(1)
-		default:
-			s.stats.duplicates.Add(1)
-		}
-	}
 }
 
 // checkQueue declares a queue, or checks the one that exists.

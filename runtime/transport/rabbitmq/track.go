@@ -3,12 +3,14 @@ package rabbitmq
 import (
 	"cmp"
 	"container/list"
+	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/transport/internal/tally"
 )
 
 // tracked is how many aggregates a source remembers; older ones are forgotten.
@@ -18,8 +20,8 @@ const tracked = 10_000
 // brought out of order, as far as it can, and counts what it cannot. It is safe for
 // concurrent use.
 type tracker struct {
-	stats *counters
-	log   logger
+	stats *tally.Tally
+	log   *slog.Logger
 
 	mu     sync.Mutex
 	byID   map[string]*list.Element
@@ -33,7 +35,7 @@ type aggregate struct {
 	wandered  bool
 }
 
-func newTracker(stats *counters, log logger) *tracker {
+func newTracker(stats *tally.Tally, log *slog.Logger) *tracker {
 	return &tracker{stats: stats, log: log, byID: map[string]*list.Element{}}
 }
 
@@ -75,7 +77,7 @@ func (t *tracker) putRight(batch []inbox.Incoming) {
 		}
 	}
 	for _, at := range indexes {
-		t.stats.reordered.Add(int64(sortAt(batch, at)))
+		t.stats.Reordered.Add(int64(sortAt(batch, at)))
 	}
 }
 
@@ -126,7 +128,7 @@ func (t *tracker) noteOne(queue string, m inbox.Incoming) {
 	a := e.Value.(*aggregate)
 	if a.queue != queue && !a.wandered {
 		a.wandered = true
-		t.stats.wandered.Add(1)
+		t.stats.Wandered.Add(1)
 		t.log.Warn("an aggregate comes from two queues: its order is not kept", "key", a.id, "queue", queue, "before", a.queue)
 	}
 	switch {
@@ -134,7 +136,7 @@ func (t *tracker) noteOne(queue string, m inbox.Incoming) {
 	case at.scale != a.at.scale || at.n > a.at.n:
 		a.at = at
 	case at.n < a.at.n:
-		t.stats.disordered.Add(1)
+		t.stats.Disordered.Add(1)
 		t.log.Warn("a message of an aggregate came behind a later one", "key", a.id, "queue", queue, at.scale, at.n, "stored", a.at.n)
 	}
 }

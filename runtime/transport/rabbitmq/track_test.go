@@ -8,6 +8,7 @@ import (
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/transport/internal/tally"
 )
 
 // seen returns a message of aggregate a, with a version, or with a sequence of
@@ -48,16 +49,16 @@ func TestRedeliveriesArePutRight(t *testing.T) {
 		{"another aggregate was redelivered", []inbox.Incoming{seen("a", 2, 0, "", false), seen("a", 1, 0, "", false), seen("b", 1, 0, "", true)},
 			[]string{"a-2-0", "a-1-0", "b-1-0"}, 0},
 	} {
-		var stats counters
+		var stats tally.Tally
 		newTracker(&stats, quiet).putRight(c.batch)
-		if got := keysOf(c.batch); !slices.Equal(got, c.want) || stats.reordered.Load() != c.moved {
-			t.Errorf("%s: got %v, %d moved", c.name, got, stats.reordered.Load())
+		if got := keysOf(c.batch); !slices.Equal(got, c.want) || stats.Reordered.Load() != c.moved {
+			t.Errorf("%s: got %v, %d moved", c.name, got, stats.Reordered.Load())
 		}
 	}
 }
 
 func TestDisorderIsCounted(t *testing.T) {
-	var stats counters
+	var stats tally.Tally
 	tr := newTracker(&stats, quiet)
 	note := func(m inbox.Incoming, d inbox.Disposition) { tr.note("q", []inbox.Incoming{m}, []inbox.Disposition{d}) }
 	note(seen("a", 0, 5, "p", false), inbox.Stored)
@@ -65,29 +66,29 @@ func TestDisorderIsCounted(t *testing.T) {
 	note(seen("b", 0, 1, "p", false), inbox.Stored)
 	note(seen("a", 0, 4, "q", false), inbox.Stored) // of another publisher
 	note(seen("a", 0, 5, "q", false), inbox.Stored)
-	if n := stats.disordered.Load(); n != 0 {
+	if n := stats.Disordered.Load(); n != 0 {
 		t.Errorf("%d are counted as disordered", n)
 	}
 	note(seen("a", 0, 4, "q", true), inbox.Stored)
-	if n := stats.disordered.Load(); n != 1 {
+	if n := stats.Disordered.Load(); n != 1 {
 		t.Errorf("%d are counted as disordered, want 1", n)
 	}
 }
 
 func TestWanderingAggregatesAreCountedOnce(t *testing.T) {
-	var stats counters
+	var stats tally.Tally
 	tr := newTracker(&stats, quiet)
 	for i := range 6 {
 		m := seen("a", int64(i+1), 0, "", false)
 		tr.note(fmt.Sprintf("shard-%d", i%2), []inbox.Incoming{m, seen("b", int64(i+1), 0, "", false)}[:1+i%2], make([]inbox.Disposition, 2))
 	}
-	if n := stats.wandered.Load(); n != 1 {
+	if n := stats.Wandered.Load(); n != 1 {
 		t.Errorf("%d aggregates have wandered, want 1", n)
 	}
 }
 
 func TestTrackerForgets(t *testing.T) {
-	var stats counters
+	var stats tally.Tally
 	tr := newTracker(&stats, quiet)
 	for i := range 3 * tracked {
 		tr.noteOne("q", seen(strconv.Itoa(i), 1, 0, "", false))
