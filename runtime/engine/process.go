@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/pause"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/schedule"
 )
@@ -236,7 +237,7 @@ func (p *Process) keep(ctx context.Context, g *group) {
 		if err != nil {
 			wait = min(wait, 50*time.Millisecond<<min(fails, 10))
 		}
-		if !sleep(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}
@@ -268,18 +269,6 @@ func (p *Process) keepOnce(ctx context.Context, g *group, renew bool) error {
 	return nil
 }
 
-// sleep waits for d and reports whether ctx goes on.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // wakeAll has every loop look for messages.
 func (p *Process) wakeAll() {
 	for _, l := range p.loops {
@@ -300,8 +289,8 @@ func (p *Process) listen(ctx context.Context) {
 			level = slog.LevelDebug
 		}
 		p.logger.Log(ctx, level, "lanebox: listening for wake-ups failed; polling goes on", "worker", p.owner, "error", err)
-		pause := min(10*time.Second, 100*time.Millisecond<<min(fails, 10))
-		if !sleep(ctx, pause/2+rand.N(pause/2)) {
+		wait := min(10*time.Second, 100*time.Millisecond<<min(fails, 10))
+		if !pause.For(ctx, wait/2+rand.N(wait/2)) {
 			return
 		}
 	}

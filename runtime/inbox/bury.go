@@ -4,16 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/rowtext"
 )
-
-// receive stores messages in one transaction of the database.
-type receive func(ctx context.Context, source SourceRef, messages []Incoming) ([]Disposition, error)
 
 // conflicted is the reason of a message whose idempotency key belongs to another
 // body.
@@ -96,46 +93,24 @@ func buried(m Incoming, reason string) Incoming {
 
 // tidy makes the rest of a dead letter storable.
 func tidy(m Incoming, reason string) Incoming {
-	m.Dead = clean(reason)
+	m.Dead = rowtext.Storable(reason)
 	m.EventType = clipped(m.EventType)
 	if m.AggregateID != "" && event.CheckKey(m.AggregateID) != nil {
 		m.AggregateID = clipped(m.AggregateID)
 	}
 	headers := event.Headers{}
 	for name, value := range m.Headers {
-		headers[clean(name)] = clean(value)
+		headers[rowtext.Storable(name)] = rowtext.Storable(value)
 	}
 	m.Headers = headers
 	return m
 }
 
-// clean makes a text storable: valid UTF-8 without U+0000.
-func clean(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-}
-
 // clipped makes a text storable where a key is expected.
 func clipped(s string) string {
-	s = clean(s)
+	s = rowtext.Storable(s)
 	for len(s) > event.MaxKeyBytes {
 		s = strings.ToValidUTF8(s[:event.MaxKeyBytes], "")
 	}
 	return s
-}
-
-// try runs a transaction again when the database gave it up.
-func (r *Receiver) try(ctx context.Context, messages []Incoming, store receive) ([]Disposition, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.c.Timeout)
-	defer cancel()
-	for try := 1; ; try++ {
-		dispositions, err := store(ctx, r.c.Source, messages)
-		if err == nil {
-			r.tell(dispositions)
-			return dispositions, nil
-		}
-		var again *event.RetryableError
-		if !errors.As(err, &again) || try == receiveTries || pause(ctx, try) != nil {
-			return nil, fmt.Errorf("receive from %s: %w", r.c.Source.Name, err)
-		}
-	}
 }

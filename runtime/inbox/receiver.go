@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/pause"
 )
 
 // A ReceiverConfig describes one source.
@@ -147,17 +148,28 @@ func (r *Receiver) Position(ctx context.Context, log string) (offset int64, ok b
 
 var errNoLog = errors.New("inbox: the store keeps no positions")
 
-// pause waits a little, at random, before a transaction is run again.
-func pause(ctx context.Context, try int) error {
-	timer := time.NewTimer(rand.N(time.Duration(try) * 20 * time.Millisecond))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// receive stores messages in one transaction of the database.
+type receive func(ctx context.Context, source SourceRef, messages []Incoming) ([]Disposition, error)
+
+// try runs a transaction again when the database gave it up.
+func (r *Receiver) try(ctx context.Context, messages []Incoming, store receive) ([]Disposition, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.c.Timeout)
+	defer cancel()
+	for try := 1; ; try++ {
+		dispositions, err := store(ctx, r.c.Source, messages)
+		if err == nil {
+			r.tell(dispositions)
+			return dispositions, nil
+		}
+		var again *event.RetryableError
+		if !errors.As(err, &again) || try == receiveTries || !pause.For(ctx, retryPause(try)) {
+			return nil, fmt.Errorf("receive from %s: %w", r.c.Source.Name, err)
+		}
 	}
 }
+
+// retryPause is how long to wait, at random, before a transaction is run again.
+func retryPause(try int) time.Duration { return rand.N(time.Duration(try) * 20 * time.Millisecond) }
 
 // check reports why m cannot be received.
 func (r *Receiver) check(m *Incoming) error {

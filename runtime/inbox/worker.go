@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanebox/lanebox/runtime/engine"
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/pause"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/schedule"
 )
@@ -135,7 +136,7 @@ func (w *worker[Tx]) transact(ctx context.Context, owner string, row lane.Row, l
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &again) && try < handleTries && pause(ctx, try) == nil:
+		case errors.As(err, &again) && try < handleTries && pause.For(ctx, retryPause(try)):
 			continue
 		case !reached && !errors.Is(err, lane.ErrLeaseLost):
 			return event.AsUnavailable(err) // nothing ran: no attempt is spent

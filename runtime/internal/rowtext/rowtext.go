@@ -19,8 +19,12 @@ func Clean(s string) string {
 	if len(s) > maxError {
 		s = s[:maxError]
 	}
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	return strings.ReplaceAll(s, "\x00", "\uFFFD")
+	return Storable(s)
+}
+
+// Storable makes a text storable in every database: valid UTF-8 without U+0000.
+func Storable(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // CheckText reports why a text column cannot hold a payload, or nil.

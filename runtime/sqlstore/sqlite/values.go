@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/rowtext"
 )
 
 // List writes numbers as the JSON array that the generated queries read.
@@ -68,9 +69,7 @@ func DecodeHeaders(text string) event.Headers {
 
 // Text makes a text from elsewhere, such as an error, safe to store: valid
 // UTF-8 without U+0000.
-func Text(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-}
+func Text(s string) string { return rowtext.Storable(s) }
 
 // Prepared sends statements through tx and prepares each text only once. It
 // implements the DBTX interface of sqlc's code. Close frees the statements.

@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/pause"
 	"github.com/lanebox/lanebox/runtime/topology"
 	"github.com/lanebox/lanebox/runtime/transporttest"
 )
@@ -85,7 +86,7 @@ func (l *lane) deliver(t *testing.T, all []event.Message, most int) (dead []even
 			dead = append(dead, all[0])
 			all = all[1:]
 		case err != nil:
-			pause(ctx, 20*time.Millisecond)
+			pause.For(ctx, 20*time.Millisecond)
 		}
 	}
 	return dead

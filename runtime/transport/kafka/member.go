@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/internal/pause"
 )
 
 // A place is a partition of a topic.
@@ -71,13 +72,13 @@ func (m *member) tell(ctx context.Context, topic string, partition int32, err er
 		m.source.log.WarnContext(ctx, "cannot fetch", "topic", topic, "partition", partition, "error", err)
 	}
 	if topic == "" { // it concerns the whole member, and comes back at once
-		pause(ctx, retryBackoff(1))
+		pause.For(ctx, retryBackoff(1))
 	}
 }
 
 // OnGroupManageError implements kgo.HookGroupManageError: the member joins anew.
 func (m *member) OnGroupManageError(err error) {
-	m.source.counts.reconnects.Add(1)
+	m.source.counts.Reconnects.Add(1)
 	m.source.log.Warn("left the group and joins it again", "group", m.source.from.Group, "error", err)
 }
 
@@ -260,29 +261,23 @@ func (w *worker) store(batch []*kgo.Record) bool {
 			w.count(messages, dispositions)
 			return true
 		}
-		w.source.counts.failures.Add(1)
+		w.source.counts.Failures.Add(1)
 		w.source.log.Warn("records not stored; they are tried again", "topic", w.at.topic, "partition", w.at.partition,
 			"offset", batch[0].Offset, "count", len(batch), "error", err)
-		if !pause(w.ctx, backoff(try, w.source.config.RetryBackoff)) {
+		if !pause.For(w.ctx, backoff(try, w.source.config.RetryBackoff)) {
 			return false
 		}
 	}
 }
 
 func (w *worker) count(messages []inbox.Incoming, dispositions []inbox.Disposition) {
-	c := &w.source.counts
+	w.source.counts.Count(dispositions)
 	for i, d := range dispositions {
-		switch d {
-		case inbox.Stored:
-			c.stored.Add(1)
-		case inbox.Duplicate:
-			c.duplicates.Add(1)
-		case inbox.Buried:
-			c.buried.Add(1)
+		if d == inbox.Buried {
 			w.source.log.Warn("record buried", "topic", w.at.topic, "partition", w.at.partition, "reason", messages[i].Dead)
 		}
 		if id := messages[i].AggregateID; id != "" && w.source.seen.moved(w.at.topic, id, w.at.partition) {
-			c.wandered.Add(1)
+			w.source.counts.Wandered.Add(1)
 			w.source.log.Warn("an aggregate came from another partition than before: its order is not sure",
 				"topic", w.at.topic, "partition", w.at.partition)
 		}
@@ -293,16 +288,4 @@ func (w *worker) count(messages []inbox.Incoming, dispositions []inbox.Dispositi
 func backoff(try int, limit time.Duration) time.Duration {
 	bound := min(100*time.Millisecond<<min(try, 16), limit)
 	return bound/2 + rand.N(bound/2+1)
-}
-
-// pause waits for d; it returns false when ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -7,7 +7,6 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -15,8 +14,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/internal/pause"
 	"github.com/lanebox/lanebox/runtime/topology"
 	"github.com/lanebox/lanebox/runtime/transport/internal/envelope"
+	"github.com/lanebox/lanebox/runtime/transport/internal/tally"
 )
 
 // A Source brings the records of topics to a receiver, as a member of a consumer
@@ -27,12 +28,8 @@ type Source struct {
 	decoder *envelope.Decoder
 	log     *slog.Logger
 	storing chan struct{} // limits concurrent transactions
-	counts  counts
+	counts  tally.Tally
 	seen    wanderers
-}
-
-type counts struct {
-	stored, duplicates, buried, wandered, failures, reconnects atomic.Int64
 }
 
 // NewSource returns a source. It does not connect before Run. It returns an error
@@ -82,12 +79,7 @@ func checkSource(from topology.KafkaSource) error {
 }
 
 // Stats returns what the source has counted.
-func (s *Source) Stats() inbox.SourceStats {
-	return inbox.SourceStats{
-		Stored: s.counts.stored.Load(), Duplicates: s.counts.duplicates.Load(), Buried: s.counts.buried.Load(),
-		Wandered: s.counts.wandered.Load(), Failures: s.counts.failures.Load(), Reconnects: s.counts.reconnects.Load(),
-	}
-}
+func (s *Source) Stats() inbox.SourceStats { return s.counts.Stats() }
 
 // Times of a member of the group.
 const (
@@ -149,7 +141,7 @@ func (s *Source) begin(ctx context.Context) error {
 			return ctx.Err()
 		}
 		s.log.WarnContext(ctx, "the group's place cannot be set", "group", s.from.Group, "error", err)
-		if !pause(ctx, backoff(try, s.config.RetryBackoff)) {
+		if !pause.For(ctx, backoff(try, s.config.RetryBackoff)) {
 			return ctx.Err()
 		}
 	}

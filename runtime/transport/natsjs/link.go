@@ -99,11 +99,11 @@ func connect(c *Config, name string) (*nats.Conn, error) {
 
 // reconnectDelay is how long to wait after all servers were tried n times.
 func reconnectDelay(n int) time.Duration {
-	return pause(n, 5*time.Second)
+	return backoff(n, 5*time.Second)
 }
 
-// pause returns a random time around 50 ms · 2ⁿ, at most limit.
-func pause(n int, limit time.Duration) time.Duration {
+// backoff returns a random time around 50 ms · 2ⁿ, at most limit.
+func backoff(n int, limit time.Duration) time.Duration {
 	d := min(50*time.Millisecond<<min(max(n, 0), 16), limit)
 	return d/2 + rand.N(d/2+1)
 }

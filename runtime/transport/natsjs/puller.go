@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/internal/pause"
 )
 
 // maxPull is how long one pull request waits for messages. A pinned puller shows
@@ -181,7 +182,7 @@ func (p *puller) verdict(ctx context.Context, err error) error {
 	case err == nil, errors.Is(err, nats.ErrTimeout), errors.Is(err, context.Canceled), errors.Is(err, jetstream.ErrPinIDMismatch):
 		return nil
 	case errors.Is(err, jetstream.ErrConsumerLeadershipChanged):
-		wait(ctx, pause(0, time.Second))
+		pause.For(ctx, backoff(0, time.Second))
 		return nil
 	}
 	return fmt.Errorf("pull: %w", err)
@@ -364,12 +365,12 @@ func (p *puller) commit(ctx context.Context) error {
 	for try := 0; ; try++ {
 		dispositions, err := p.try(context.WithoutCancel(ctx), incoming)
 		if err == nil {
-			p.count(dispositions)
+			p.source.counts.Count(dispositions)
 			return nil
 		}
-		p.source.counts.failures.Add(1)
+		p.source.counts.Failures.Add(1)
 		p.source.config.Logger.WarnContext(ctx, "messages not stored", "source", p.source.topology.Name, "messages", len(incoming), "try", try+1, "error", err)
-		if wait(ctx, pause(try, 5*time.Second)); ctx.Err() != nil {
+		if pause.For(ctx, backoff(try, 5*time.Second)); ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
@@ -380,20 +381,6 @@ func (p *puller) try(ctx context.Context, incoming []inbox.Incoming) ([]inbox.Di
 		return p.receiver.ReceiveAll(ctx, incoming...)
 	}
 	return p.receiver.ReceiveAt(ctx, p.gate.at(), incoming...)
-}
-
-func (p *puller) count(dispositions []inbox.Disposition) {
-	c := &p.source.counts
-	for _, d := range dispositions {
-		switch d {
-		case inbox.Stored:
-			c.stored.Add(1)
-		case inbox.Duplicate:
-			c.duplicates.Add(1)
-		case inbox.Buried:
-			c.buried.Add(1)
-		}
-	}
 }
 
 // acknowledge acknowledges the transaction's deliveries and waits until the

@@ -3,14 +3,15 @@ package natsjs
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/internal/pause"
 	"github.com/lanebox/lanebox/runtime/topology"
 	"github.com/lanebox/lanebox/runtime/transport/internal/envelope"
+	"github.com/lanebox/lanebox/runtime/transport/internal/tally"
 )
 
 // A Source brings the messages of a stream to a receiver. Stats may be called at
@@ -19,16 +20,11 @@ type Source struct {
 	config   Config
 	topology topology.NATSSource
 	decoder  *envelope.Decoder
-	counts   counts
+	counts   tally.Tally
 	// resume is how far an unordered source was acknowledged when it last looked, in
 	// the stream resumeLog.
 	resume    uint64
 	resumeLog string
-}
-
-// counts are the numbers of Stats.
-type counts struct {
-	stored, duplicates, buried, redelivered, reordered, failures, reconnects atomic.Int64
 }
 
 // NewSource returns a source for a durable consumer of a stream. It connects when
@@ -56,20 +52,14 @@ func NewSource(c Config, t topology.NATSSource) (*Source, error) {
 
 // Stats returns what the source counted since it was made. Reordered are the
 // messages that a newer one was held back for.
-func (s *Source) Stats() inbox.SourceStats {
-	return inbox.SourceStats{
-		Stored: s.counts.stored.Load(), Duplicates: s.counts.duplicates.Load(), Buried: s.counts.buried.Load(),
-		Redelivered: s.counts.redelivered.Load(), Reordered: s.counts.reordered.Load(),
-		Failures: s.counts.failures.Load(), Reconnects: s.counts.reconnects.Load(),
-	}
-}
+func (s *Source) Stats() inbox.SourceStats { return s.counts.Stats() }
 
 // Run receives until ctx ends and returns nil then. It waits for a server, a
 // stream and a consumer that are not there; an error wraps an
 // *event.ConfigurationError and says that the consumer, as it was found at the
 // beginning, cannot keep what the schema promises.
 func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
-	l, err := newLink(&s.config, s.topology.Name, &s.counts.reconnects)
+	l, err := newLink(&s.config, s.topology.Name, &s.counts.Reconnects)
 	if err != nil {
 		return fmt.Errorf("nats source %s: %w", s.topology.Name, err)
 	}
@@ -88,19 +78,9 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 			failures = 0
 		}
 		s.config.Logger.WarnContext(ctx, "source interrupted; it begins again", "source", s.topology.Name, "stream", s.topology.Stream, "consumer", s.topology.Durable, "error", err)
-		wait(ctx, pause(failures, 5*time.Second))
+		pause.For(ctx, backoff(failures, 5*time.Second))
 	}
 	return nil
-}
-
-// wait waits for d or the end of ctx.
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // delivered turns a delivery into what the inbox stores.
@@ -109,7 +89,7 @@ func (s *Source) delivered(log string, m jetstream.Msg, meta *jetstream.MsgMetad
 		Fields: fields(m.Headers()), Body: m.Data(), MessageID: messageID(log, m.Headers(), meta.Sequence.Stream),
 	}
 	if meta.NumDelivered > 1 {
-		s.counts.redelivered.Add(1)
+		s.counts.Redelivered.Add(1)
 		r.Redelivered, r.DeliveryCount = true, int64(meta.NumDelivered)
 	}
 	return s.decoder.Incoming(r)
@@ -118,7 +98,7 @@ func (s *Source) delivered(log string, m jetstream.Msg, meta *jetstream.MsgMetad
 // read turns a message that was read from the stream into what the inbox stores.
 // It had been delivered to another puller, or a delivery got lost.
 func (s *Source) read(log string, m *logged) inbox.Incoming {
-	s.counts.reordered.Add(1)
+	s.counts.Reordered.Add(1)
 	return s.decoder.Incoming(envelope.Received{
 		Fields: fields(m.header), Body: m.data, MessageID: messageID(log, m.header, m.sequence), Redelivered: true,
 	})
