@@ -189,6 +189,16 @@ func positionMovesWithTheMessages[Tx any](e *env[Tx]) {
 			e.Errorf("%s of %s is at %d, want %d", w.log, w.of.Name, p, w.offset)
 		}
 	}
+	// -1 is before the first message, and is a position nevertheless.
+	at(source, "begun", -1)
+	if offset, ok, err := e.Receive.Position(e.ctx, source, "begun"); err != nil || !ok || offset != -1 {
+		e.Errorf("a log that was begun is at %d, %t, %v", offset, ok, err)
+	}
+	at(source, "begun", 0)
+	at(source, "begun", -1)
+	if p := position(source, "begun"); p != 0 {
+		e.Errorf("the position went back to %d", p)
+	}
 	// Nobody knows yet what becomes of a message in conflict: the position waits.
 	conflicting, fresh := m, m
 	conflicting.Payload, fresh.IdempotencyKey, fresh.Payload = []byte("other"), "fresh", []byte("4")

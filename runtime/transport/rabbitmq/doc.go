@@ -33,7 +33,8 @@
 // again. Bind other readers to an exchange of their own behind it and do not delete
 // queues in use.
 //
-// Nor can it be seen that a stream was deleted and made again under its old name:
-// its offsets begin anew, and a source passes over those up to the position that it
-// recorded. Give a stream that is made again a new name.
+// A stream that is deleted and made again under its old name is read from its
+// beginning: the source sees that it is missing, or that it ends before what was
+// stored from it. It cannot see it when the stream was made again while it was not
+// connected and has become longer meanwhile than the old one was read.
 package rabbitmq

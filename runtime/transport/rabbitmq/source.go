@@ -78,21 +78,6 @@ func checkSource(t topology.RabbitMQSource) error {
 	return nil
 }
 
-// streamStart reads an offset: "first", "last" or a time.
-func streamStart(text string) (any, error) {
-	switch text {
-	case "", "first":
-		return "first", nil
-	case "last":
-		return text, nil
-	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return nil, fmt.Errorf("the offset is %q; write first, last or a time such as 2026-01-02T15:04:05Z", text)
-	}
-	return at, nil
-}
-
 // Stats returns what the source counted since it was made.
 func (s *Source) Stats() inbox.SourceStats { return s.counts.Stats() }
 
@@ -129,7 +114,8 @@ type consumer struct {
 	queue     string
 	log       *slog.Logger
 	sessions  int
-	moved     bool // this session has brought a message
+	moved     bool   // this session has brought a message
+	stream    stream // what is recorded of it, if the queue is one
 }
 
 // run consumes until ctx ends; it returns an error when the queue cannot be used.
@@ -166,11 +152,10 @@ func (q *consumer) session(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if err := q.source.checkQueue(l, q.queue); err != nil {
+	if err := q.recall(ctx, l); err != nil {
 		return err
 	}
-	position, begin, err := q.position(ctx)
-	if err != nil {
+	if err := q.source.checkQueue(l, q.queue); err != nil {
 		return err
 	}
 	ch, err := l.conn.Channel()
@@ -187,11 +172,11 @@ func (q *consumer) session(ctx context.Context) error {
 	if err := ch.Qos(q.source.t.Prefetch, 0, false); err != nil {
 		return err
 	}
-	deliveries, err := ch.Consume(q.queue, "", false, false, false, false, begin)
+	deliveries, err := ch.Consume(q.queue, "", false, false, false, false, q.begin())
 	if err != nil {
 		return q.source.wrong(q.queue, err)
 	}
-	err = q.consume(ctx, l, &intake{deliveries: buffered(deliveries, q.source.t.Prefetch), ack: ch.Ack, ended: ch.IsClosed, position: position})
+	err = q.consume(ctx, l, &intake{deliveries: buffered(deliveries, q.source.t.Prefetch), ack: ch.Ack, ended: ch.IsClosed, position: q.stream.read.Offset})
 	select {
 	case why := <-closes:
 		return errors.Join(err, orNil(why))
@@ -221,28 +206,13 @@ func buffered(in <-chan amqp.Delivery, n int) <-chan amqp.Delivery {
 	return out
 }
 
-// position returns the offset behind which a stream goes on (-1: none recorded),
-// and what the broker has to be told.
-func (q *consumer) position(ctx context.Context) (int64, amqp.Table, error) {
-	if !q.source.t.Stream {
-		return -1, nil, nil
-	}
-	offset, ok, err := q.receiver.Position(ctx, q.queue)
-	switch {
-	case err != nil:
-		return -1, nil, err
-	case ok:
-		return offset, amqp.Table{offsetHeader: offset + 1}, nil
-	}
-	return -1, amqp.Table{offsetHeader: q.source.start}, nil
-}
-
 // An intake is what one channel brings.
 type intake struct {
 	deliveries <-chan amqp.Delivery
 	ack        func(tag uint64, multiple bool) error
 	ended      func() bool
-	position   int64 // of the last message of a stream that is stored
+	position   int64 // of the last message of a stream that is stored; -1 if none is
+	began      bool  // something has come
 }
 
 // errCancelled is why deliveries ended when nobody said.
@@ -260,6 +230,11 @@ func (q *consumer) consume(ctx context.Context, l *link, in *intake) error {
 			if err := q.look(l); err != nil {
 				return err
 			}
+			if !in.began {
+				if err := q.checkEnd(ctx, l); err != nil {
+					return err
+				}
+			}
 		case first, ok := <-in.deliveries:
 			if !ok {
 				return errCancelled
@@ -267,6 +242,7 @@ func (q *consumer) consume(ctx context.Context, l *link, in *intake) error {
 			if ctx.Err() != nil {
 				return nil
 			}
+			in.began = true
 			if err := q.take(ctx, in, gather(first, in.deliveries, q.source.t.Prefetch)); err != nil {
 				return err
 			}
@@ -276,10 +252,11 @@ func (q *consumer) consume(ctx context.Context, l *link, in *intake) error {
 
 // look checks that the queue still has a consumer. When a quorum queue is deleted
 // and declared again at once, the broker may forget its consumers without a word.
+// Of a stream it does not always know how many there are.
 func (q *consumer) look(l *link) error {
 	return l.onChannel(func(ch *amqp.Channel) error {
 		found, err := ch.QueueDeclarePassive(q.queue, true, false, false, false, nil)
-		if err == nil && found.Consumers == 0 {
+		if err == nil && found.Consumers == 0 && !q.source.t.Stream {
 			err = errCancelled
 		}
 		return err
@@ -311,6 +288,9 @@ func gather(first amqp.Delivery, more <-chan amqp.Delivery, limit int) []amqp.De
 func (q *consumer) take(ctx context.Context, in *intake, batch []amqp.Delivery) error {
 	last := batch[len(batch)-1].DeliveryTag
 	messages, at := q.decode(batch, in.position)
+	if len(messages) == 0 {
+		return in.ack(last, true)
+	}
 	q.source.tracker.putRight(messages)
 	dispositions, err := q.store(ctx, in, messages, at)
 	if err != nil {
@@ -340,7 +320,7 @@ func (q *consumer) decode(batch []amqp.Delivery, position int64) ([]inbox.Incomi
 			}
 			at = offset
 			if r.MessageID == "" {
-				r.MessageID = q.queue + "/" + strconv.FormatInt(offset, 10)
+				r.MessageID = q.stream.read.Log + "/" + strconv.FormatInt(offset, 10)
 			}
 		}
 		if d.Redelivered {
@@ -373,7 +353,7 @@ func (q *consumer) store(ctx context.Context, in *intake, messages []inbox.Incom
 
 func (q *consumer) storeOnce(ctx context.Context, messages []inbox.Incoming, at int64) ([]inbox.Disposition, error) {
 	if q.source.t.Stream {
-		return q.receiver.ReceiveAt(ctx, inbox.Position{Log: q.queue, Offset: at}, messages...)
+		return q.receiver.ReceiveAt(ctx, inbox.Position{Log: q.stream.read.Log, Offset: at}, messages...)
 	}
 	return q.receiver.ReceiveAll(ctx, messages...)
 }
@@ -428,41 +408,4 @@ func (s *Source) wrong(name string, err error) error {
 		return misconfigured(s.t.Name, name, "the user may not read it: %v", err)
 	}
 	return fmt.Errorf("queue %s: %w", name, err)
-}
-
-// occupy keeps other processes from reading the same stream beside this one: they
-// would store nothing new. It waits until ctx or the link ends. The order does not
-// depend on it. The lock is an exclusive queue, which ends with its connection.
-func (s *Source) occupy(ctx context.Context, l *link, name string) (release func(), err error) {
-	if !s.t.Stream {
-		return func() {}, nil
-	}
-	lock := "lanebox." + s.t.Name + "." + name + ".reader"
-	if len(lock) > maxShort {
-		return func() {}, nil
-	}
-	wait := backoff{first: 500 * time.Millisecond, last: 2 * time.Second}
-	for {
-		err := l.onChannel(func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclare(lock, false, true, true, false, nil)
-			return err
-		})
-		switch {
-		case err == nil:
-			return func() { s.vacate(l, lock) }, nil
-		case code(err) == amqp.AccessRefused:
-			return func() {}, nil // it has to do without
-		case code(err) != amqp.ResourceLocked:
-			return nil, err
-		case !wait.pause(ctx):
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func (s *Source) vacate(l *link, lock string) {
-	l.onChannel(func(ch *amqp.Channel) error {
-		_, err := ch.QueueDelete(lock, false, false, false)
-		return err
-	})
 }
