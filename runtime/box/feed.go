@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/lanebox/lanebox/runtime/internal/rescue"
 )
 
 // A feedEnd is what became of a feed.
@@ -72,13 +73,8 @@ func (b *Box) stillRunning(running []bool) []string {
 // runFeed runs one feed. A feed that ends although ctx goes on has failed, since
 // its messages are received no more. A panic is an error too, so that the process
 // drains.
-func (b *Box) runFeed(ctx context.Context, f Feed) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("source %s: panic: %v\n%s", f.Name, v, debug.Stack())
-		}
-	}()
-	err = f.Source.Run(ctx, f.Receiver)
+func (b *Box) runFeed(ctx context.Context, f Feed) error {
+	err := run(ctx, f)
 	switch {
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return nil // it says why it ended
@@ -88,4 +84,9 @@ func (b *Box) runFeed(ctx context.Context, f Feed) (err error) {
 		return fmt.Errorf("source %s: ended by itself", f.Name)
 	}
 	return nil
+}
+
+func run(ctx context.Context, f Feed) (err error) {
+	defer rescue.Panic(&err)
+	return f.Source.Run(ctx, f.Receiver)
 }

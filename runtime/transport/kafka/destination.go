@@ -29,12 +29,14 @@ type Destination struct {
 	// old a client gets if it is ever idle.
 	maxBlocked, maxAge time.Duration
 
-	mu         sync.Mutex
-	closed     bool
-	ending     sync.WaitGroup
-	shared     *producer // nil until it is needed
-	lone       *producer // for records that are sent alone; nil until it is needed
-	batchBytes int       // of shared
+	batchBytes atomic.Int64 // of shared
+
+	closed atomic.Bool
+
+	mu     sync.Mutex
+	ending sync.WaitGroup
+	shared *producer // nil until it is needed
+	lone   *producer // for records that are sent alone; nil until it is needed
 }
 
 // Times in the life of a producer. A broker forgets an idempotent producer that
@@ -51,7 +53,8 @@ func NewDestination(c Config, d topology.KafkaDestination) (*Destination, error)
 	if err == nil {
 		err = checkTopic(d.Topic)
 	}
-	to := &Destination{config: c, topic: d.Topic, slots: make(chan struct{}, 1), batchBytes: c.BatchBytes, maxBlocked: maxBlocked, maxAge: maxAge}
+	to := &Destination{config: c, topic: d.Topic, slots: make(chan struct{}, 1), maxBlocked: maxBlocked, maxAge: maxAge}
+	to.batchBytes.Store(int64(c.BatchBytes))
 	if err == nil {
 		to.shared, err = to.newProducer(true) // finds wrong options
 	}
@@ -71,7 +74,7 @@ func (d *Destination) MaxRun() int { return d.config.MaxRun }
 // its way fails as unanswered.
 func (d *Destination) Close() error {
 	d.mu.Lock()
-	d.closed = true
+	d.closed.Store(true)
 	d.drop(&d.shared, false)
 	d.drop(&d.lone, false)
 	d.mu.Unlock()
@@ -139,15 +142,13 @@ func (d *Destination) encode(run []event.Message) (records []*kgo.Record, unfit 
 
 // admit counts n records in, unless there are too many already.
 func (d *Destination) admit(n int) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch open := d.open.Load(); {
-	case d.closed:
+	if d.closed.Load() {
 		return event.AsUnavailable(ErrClosed)
-	case open > 0 && open+int64(n) > int64(d.config.MaxBuffered):
+	}
+	if open := d.open.Add(int64(n)); open > int64(n) && open > int64(d.config.MaxBuffered) {
+		d.open.Add(-int64(n))
 		return classify(errFull)
 	}
-	d.open.Add(int64(n))
 	return nil
 }
 
@@ -188,11 +189,14 @@ func (d *Destination) next(ctx context.Context, records []*kgo.Record) (safe int
 // await waits for the answer to a, at most until ctx ends or the time is over,
 // and a little more to take back what was not written.
 func (d *Destination) await(ctx context.Context, p *producer, a *attempt) (int, error) {
-	timer := time.NewTimer(d.config.Timeout)
-	defer timer.Stop()
+	timer := timers.Get().(*time.Timer)
+	timer.Reset(d.config.Timeout)
+	defer func() {
+		timer.Stop()
+		timers.Put(timer)
+	}()
 	select {
 	case <-a.done:
-		p.forget(a)
 		return a.result()
 	case <-ctx.Done():
 	case <-timer.C:
@@ -200,7 +204,6 @@ func (d *Destination) await(ctx context.Context, p *producer, a *attempt) (int, 
 	grace, cancel := context.WithTimeout(context.Background(), d.grace())
 	defer cancel()
 	if p.withdraw(grace, a) {
-		p.forget(a)
 		return a.result()
 	}
 	if p.writes.Load() == a.writes {
@@ -209,15 +212,16 @@ func (d *Destination) await(ctx context.Context, p *producer, a *attempt) (int, 
 	return 0, errUnanswered
 }
 
+// timers are stopped timers.
+var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
+
 // grace is how long a send may last after its context ended.
 func (d *Destination) grace() time.Duration { return min(2*time.Second, d.config.Timeout/2) }
 
 // fitting returns how many records, from the first on, fit into a batch of the
 // shared producer each.
 func (d *Destination) fitting(records []*kgo.Record) int {
-	d.mu.Lock()
-	limit := d.batchBytes
-	d.mu.Unlock()
+	limit := int(d.batchBytes.Load())
 	if limit == d.config.BatchBytes {
 		return len(records)
 	}
@@ -264,12 +268,14 @@ func (d *Destination) alone(ctx context.Context, r *kgo.Record) (int, error) {
 func (d *Destination) shrink(p *producer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.shared != p || d.batchBytes <= minBatchBytes {
+	size := d.batchBytes.Load()
+	if d.shared != p || size <= minBatchBytes {
 		return
 	}
-	d.batchBytes = max(d.batchBytes/2, minBatchBytes)
+	size = max(size/2, minBatchBytes)
+	d.batchBytes.Store(size)
 	d.config.Logger.Warn("the topic takes smaller batches than are sent: set BatchBytes to its max.message.bytes",
-		"topic", d.topic, "batch_bytes", d.batchBytes)
+		"topic", d.topic, "batch_bytes", size)
 	d.drop(&d.shared, true)
 }
 
@@ -286,7 +292,7 @@ func (d *Destination) giveUpBlocked(p *producer) {
 func (d *Destination) producer(slot **producer) (*producer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
+	if d.closed.Load() {
 		return nil, event.AsUnavailable(ErrClosed)
 	}
 	if p := *slot; p != nil && time.Since(p.made) > d.maxAge && p.client.BufferedProduceRecords() == 0 {
@@ -305,7 +311,7 @@ func (d *Destination) producer(slot **producer) (*producer, error) {
 
 func (d *Destination) newProducer(shared bool) (*producer, error) {
 	if shared {
-		return newProducer(d.config, d.topic, d.batchBytes)
+		return newProducer(d.config, d.topic, int(d.batchBytes.Load()))
 	}
 	return newProducer(d.config, d.topic, d.config.BatchBytes)
 }

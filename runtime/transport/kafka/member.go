@@ -12,6 +12,7 @@ import (
 
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/internal/pause"
+	"github.com/lanebox/lanebox/runtime/internal/rescue"
 )
 
 // A place is a partition of a topic.
@@ -26,6 +27,7 @@ type member struct {
 	source   *Source
 	receiver *inbox.Receiver
 	client   *kgo.Client
+	fail     context.CancelCauseFunc // ends the run
 
 	mu      sync.Mutex
 	workers map[place]*worker
@@ -162,7 +164,12 @@ type worker struct {
 func newWorker(m *member, at place) *worker {
 	w := &worker{member: m, at: at, done: make(chan struct{}), more: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
-	go w.run()
+	go func() {
+		defer close(w.done)
+		if err := w.run(); err != nil {
+			m.fail(fmt.Errorf("%s/%d: %w", at.topic, at.partition, err))
+		}
+	}()
 	return w
 }
 
@@ -193,8 +200,9 @@ func (w *worker) resume() {
 	}
 }
 
-func (w *worker) run() {
-	defer close(w.done)
+// run stores until the assignment ends; it returns an error after a panic.
+func (w *worker) run() (err error) {
+	defer rescue.Panic(&err)
 	for {
 		batch := w.take()
 		if batch == nil {
@@ -202,11 +210,11 @@ func (w *worker) run() {
 			case <-w.more:
 				continue
 			case <-w.ctx.Done():
-				return
+				return nil
 			}
 		}
 		if !w.store(batch) {
-			return
+			return nil
 		}
 		w.client.MarkCommitRecords(batch[len(batch)-1])
 	}

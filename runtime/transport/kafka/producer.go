@@ -20,21 +20,16 @@ type producer struct {
 	log    *slog.Logger
 	made   time.Time
 
-	// hand is held while a run is handed to the client, so that nothing else comes
-	// between its records.
-	hand sync.Mutex
-
-	// pick guards what the partitioner knows. It is called by the client, for the
-	// record that is handed over, or later for records that waited for metadata.
-	pick  sync.Mutex
-	now   handover
-	count int   // partitions of the topic; 0 until it is known
-	late  int64 // records that waited for metadata
-	// placed are the partitions of records that wait for metadata; -1 until then.
-	placed map[*kgo.Record]int
-	robin  uint32 // for records without a key
-	open   map[int]int
-	since  time.Time // when open became non-empty
+	// pick guards what the partitioner knows, which the client calls when a record
+	// is handed over, or later for a record that waited for metadata.
+	pick    sync.Mutex
+	count   int         // partitions of the topic; 0 until it is known
+	asked   int         // the partition that was chosen last
+	batches []int       // how many batches the client began, by partition
+	robin   uint32      // for records without a key
+	open    map[int]int // attempts without an answer that were given up, by partition
+	since   time.Time   // when open became non-empty
+	owing   atomic.Int64
 
 	users  sync.WaitGroup // sends that use it
 	writes atomic.Int64   // requests with records that were written
@@ -44,21 +39,9 @@ type producer struct {
 	throttled time.Time // until then
 }
 
-// A handover is the record that hand is about.
-type handover struct {
-	attempt   *attempt
-	record    *kgo.Record
-	first     bool // of its run
-	partition int
-	late      int64
-	// seen says that the record was given a partition, newBatch that it needs a new
-	// batch, and cut that it was refused for this reason.
-	seen, newBatch, cut bool
-}
-
 // newProducer returns a producer with batches of at most batchBytes.
 func newProducer(c Config, topic string, batchBytes int) (*producer, error) {
-	p := &producer{topic: topic, log: c.Logger, open: map[int]int{}, placed: map[*kgo.Record]int{}, made: time.Now()}
+	p := &producer{topic: topic, log: c.Logger, open: map[int]int{}, made: time.Now()}
 	p.hash = kgo.StickyKeyPartitioner(nil).ForTopic(topic)
 	options := append(c.connection(),
 		kgo.RecordPartitioner(p),
@@ -83,90 +66,97 @@ func newProducer(c Config, topic string, batchBytes int) (*producer, error) {
 }
 
 // An attempt is a part of a run on its way: all of it in one batch, which the
-// broker takes whole or not at all.
+// broker takes whole or not at all. It is the context of its records, by which the
+// partitioner finds it.
 type attempt struct {
-	cancel context.CancelFunc
-	// partition is -1 if the client did not know the topic yet; waits is the record
-	// then.
-	partition int
-	waits     *kgo.Record
-	done      chan struct{}
+	withdrawn chan struct{} // closed when the records shall not be sent any more
+	done      chan struct{} // closed when all are answered
+	first     *kgo.Record
 	// writes is the producer's count before the attempt.
 	writes int64
+	owed   int // the partition as it is counted in producer.open
 
-	mu       sync.Mutex
-	handed   int // -1 until all records are handed over
-	answered int
-	err      error
-	refused  *kgo.Record // the record that did not go into the batch; nil if all did
+	mu        sync.Mutex
+	partition int // -1 until it is chosen
+	count     int // of the partitions, when it was chosen
+	batch     int // that the first record went into, by its number
+	// record is being handed over; then seen says that it was given a partition, and
+	// cut that it was refused because it would have come into another batch.
+	record    *kgo.Record
+	seen, cut bool
+	handed    int // -1 until all records are handed over
+	answered  int
+	err       error
+	refused   *kgo.Record // the record that did not go into the batch; nil if all did
 }
 
 // send hands records, which have one key, to the client: as many, from the first
-// on, as go into one batch, and at least one. It fails when the partition has not
-// answered yet.
+// on, as go into one batch, and at least one. Others may send meanwhile, even into
+// the same batch. It fails when the partition has not answered yet.
 func (p *producer) send(records []*kgo.Record) (*attempt, error) {
-	p.hand.Lock()
-	defer p.hand.Unlock()
 	if p.isBlocked(records[0]) {
 		return nil, errBlocked
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	a := &attempt{cancel: cancel, handed: -1, done: make(chan struct{}), writes: p.writes.Load()}
+	for i, r := range records {
+		if r.Context != nil { // it was sent before, in an attempt that has ended
+			records[i] = again(r)
+		}
+	}
+	a := &attempt{
+		withdrawn: make(chan struct{}), done: make(chan struct{}),
+		first: records[0], record: records[0], partition: -1, handed: -1, writes: p.writes.Load(),
+	}
 	promise := a.promise
-	handed := 0
-	for handed < len(records) {
-		r := records[handed]
-		if r.Context != nil { // it was sent before, with a context that has ended
-			r = again(r)
-		}
-		p.begin(a, r, handed == 0)
-		p.client.Produce(ctx, r, promise)
-		seen, cut := p.end()
-		if cut {
-			records[handed] = again(r)
-			break
-		}
-		handed++
-		if !seen {
-			a.waits = r // or it failed: nothing may follow it
+	for i, r := range records {
+		p.client.Produce(a, r, promise)
+		if !a.next(records, i) {
 			break
 		}
 	}
-	a.partition = p.chosen()
-	a.hand(handed)
 	return a, nil
 }
+
+// Deadline implements context.Context.
+func (*attempt) Deadline() (deadline time.Time, ok bool) { return }
+
+// Done implements context.Context.
+func (a *attempt) Done() <-chan struct{} { return a.withdrawn }
+
+// Err implements context.Context.
+func (a *attempt) Err() error {
+	select {
+	case <-a.withdrawn:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// Value implements context.Context.
+func (*attempt) Value(any) any { return nil }
 
 // again returns a record like r, in which a client has left something.
 func again(r *kgo.Record) *kgo.Record {
 	return &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
 }
 
-func (p *producer) begin(a *attempt, r *kgo.Record, first bool) {
-	p.pick.Lock()
-	defer p.pick.Unlock()
-	p.now.attempt, p.now.record, p.now.first = a, r, first
-	p.now.seen, p.now.newBatch, p.now.cut = false, false, false
-	if first {
-		p.now.late, p.now.partition = p.late, -1
+// next reports whether another record is to be handed over, behind the one at i.
+// Nothing may follow a record that waits for metadata or has failed.
+func (a *attempt) next(records []*kgo.Record, i int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.cut:
+		a.handed = i
+	case a.seen && i+1 < len(records):
+		a.record, a.seen = records[i+1], false
+		return true
+	default:
+		a.handed = i + 1
 	}
-}
-
-func (p *producer) end() (seen, cut bool) {
-	p.pick.Lock()
-	defer p.pick.Unlock()
-	if !p.now.seen {
-		p.placed[p.now.record] = -1
-	}
-	p.now.attempt, p.now.record = nil, nil
-	return p.now.seen, p.now.cut
-}
-
-// chosen returns the partition of what was just handed over.
-func (p *producer) chosen() int {
-	p.pick.Lock()
-	defer p.pick.Unlock()
-	return p.now.partition
+	a.record = nil
+	a.finish()
+	return false
 }
 
 // promise is called by the client with the fate of each record.
@@ -183,24 +173,8 @@ func (a *attempt) promise(r *kgo.Record, err error) {
 	a.finish()
 }
 
-// refuse says that r does not belong to the attempt.
-func (a *attempt) refuse(r *kgo.Record) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.refused = r
-}
-
-// hand says how many records were handed over.
-func (a *attempt) hand(n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.handed = n
-	a.finish()
-}
-
 func (a *attempt) finish() {
 	if a.answered == a.handed {
-		a.cancel()
 		close(a.done)
 	}
 }
@@ -219,7 +193,7 @@ func (a *attempt) result() (int, error) {
 // answer, came before ctx ended. Otherwise nothing more is sent to the partition
 // until the answer comes.
 func (p *producer) withdraw(ctx context.Context, a *attempt) bool {
-	a.cancel()
+	close(a.withdrawn)
 	select {
 	case <-a.done:
 		return true
@@ -230,12 +204,18 @@ func (p *producer) withdraw(ctx context.Context, a *attempt) bool {
 	if len(p.open) == 0 {
 		p.since = time.Now()
 	}
-	if a.waits != nil {
-		a.partition = p.placed[a.waits]
-	}
-	p.open[a.partition]++
+	a.owed = a.place()
+	p.open[a.owed]++
+	p.owing.Add(1)
 	go p.reopen(a)
 	return false
+}
+
+// place returns the partition, -1 if the client did not know the topic yet.
+func (a *attempt) place() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.partition
 }
 
 // reopen waits for the answer to an attempt that was given up.
@@ -243,28 +223,20 @@ func (p *producer) reopen(a *attempt) {
 	<-a.done
 	p.pick.Lock()
 	defer p.pick.Unlock()
-	delete(p.placed, a.waits)
-	if p.open[a.partition]--; p.open[a.partition] == 0 {
-		delete(p.open, a.partition)
-	}
-}
-
-// forget drops what is kept about an attempt that was answered.
-func (p *producer) forget(a *attempt) {
-	if a.waits != nil {
-		p.pick.Lock()
-		defer p.pick.Unlock()
-		delete(p.placed, a.waits)
+	p.owing.Add(-1)
+	if p.open[a.owed]--; p.open[a.owed] == 0 {
+		delete(p.open, a.owed)
 	}
 }
 
 // isBlocked reports whether the partition of r has not answered yet.
 func (p *producer) isBlocked(r *kgo.Record) bool {
+	if p.owing.Load() == 0 {
+		return false
+	}
 	p.pick.Lock()
 	defer p.pick.Unlock()
 	switch {
-	case len(p.open) == 0:
-		return false
 	case p.count == 0 || p.open[-1] > 0 || r.Key == nil:
 		return p.open[-1] > 0 || r.Key == nil && len(p.open) >= p.count
 	}
@@ -299,44 +271,41 @@ type topicPartitioner producer
 func (*topicPartitioner) RequiresConsistency(*kgo.Record) bool { return true }
 
 // OnNewBatch implements kgo.TopicPartitionerOnNewBatch: the client is about to
-// begin a new batch for the record that it last asked about.
+// begin a new batch for the record that it last asked about, and asks again.
 func (t *topicPartitioner) OnNewBatch() {
 	p := (*producer)(t)
 	p.pick.Lock()
 	defer p.pick.Unlock()
-	p.now.newBatch = true
+	p.batches[p.asked]++
 }
 
 // noPartition makes the client refuse a record.
 const noPartition = -1
 
 // Partition implements kgo.TopicPartitioner. A record that continues a run is
-// refused unless it goes into the batch of the record before.
+// refused unless it goes into the batch of the record before: no other may have
+// been begun for the partition, by whomever.
 func (t *topicPartitioner) Partition(r *kgo.Record, n int) int {
-	p := (*producer)(t)
+	p, a := (*producer)(t), r.Context.(*attempt)
 	p.pick.Lock()
 	defer p.pick.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	p.notice(n)
-	now := &p.now
-	if now.record != r {
-		p.late++ // perhaps into a batch between two records of a run
-		choice := p.choose(r, n)
-		if _, waits := p.placed[r]; waits {
-			p.placed[r] = choice
-		}
-		return choice
-	}
-	now.seen = true
 	switch {
-	case now.first && now.partition < 0:
-		now.partition = p.choose(r, n)
-	case now.first:
-	case now.newBatch, now.late != p.late, p.choose(r, n) != now.partition && r.Key != nil:
-		now.cut = true
-		now.attempt.refuse(r)
+	case r == a.first:
+		if a.partition < 0 {
+			a.partition, a.count = p.choose(r, n), n
+		}
+		a.batch = p.batches[a.partition]
+	case r != a.record: // it waited for metadata and cannot be refused any more
+	case p.batches[a.partition] != a.batch, n != a.count:
+		a.cut, a.refused = true, r
 		return noPartition
 	}
-	return now.partition
+	a.seen = true
+	p.asked = a.partition
+	return a.partition
 }
 
 // notice keeps the number of partitions.
@@ -346,6 +315,9 @@ func (p *producer) notice(n int) {
 			"topic", p.topic, "before", p.count, "now", n)
 	}
 	p.count = n
+	for len(p.batches) < n {
+		p.batches = append(p.batches, 0)
+	}
 }
 
 func (p *producer) choose(r *kgo.Record, n int) int {

@@ -118,13 +118,19 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 		return nil // ctx ended
 	}
 	m := &member{source: s, receiver: r, workers: map[place]*worker{}}
+	running, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	m.fail = fail
 	client, err := newClient(s.options(m)) // joins the group
 	if err != nil {
 		return fmt.Errorf("kafka source %s: %w", s.from.Name, err)
 	}
 	m.client = client
 	defer m.close(ctx)
-	m.poll(ctx)
+	m.poll(running)
+	if err := context.Cause(running); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("kafka source %s: %w", s.from.Name, err)
+	}
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
+	"github.com/lanebox/lanebox/runtime/internal/rescue"
 	"github.com/lanebox/lanebox/runtime/topology"
 	"github.com/lanebox/lanebox/runtime/transport/internal/envelope"
 	"github.com/lanebox/lanebox/runtime/transport/internal/tally"
@@ -118,8 +119,10 @@ type consumer struct {
 	stream    stream // what is recorded of it, if the queue is one
 }
 
-// run consumes until ctx ends; it returns an error when the queue cannot be used.
-func (q *consumer) run(ctx context.Context) error {
+// run consumes until ctx ends; it returns an error when the queue cannot be used,
+// or after a panic.
+func (q *consumer) run(ctx context.Context) (err error) {
+	defer rescue.Panic(&err)
 	wait := backoff{first: 50 * time.Millisecond, last: 5 * time.Second}
 	for {
 		q.moved = false
