@@ -124,8 +124,9 @@ func (d *Destination) failure(err error) error {
 // sent, and what is wrong with that one.
 func (d *Destination) encode(run []event.Message) (records []*kgo.Record, unfit error) {
 	records = make([]*kgo.Record, 0, len(run))
+	e := newEncoder(d.topic, d.config.Source, len(run))
 	for _, m := range run {
-		r, err := encode(d.topic, d.config.Source, m)
+		r, err := e.encode(m)
 		if err != nil {
 			return records, err
 		}

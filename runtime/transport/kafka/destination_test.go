@@ -753,7 +753,7 @@ func TestEncodedSizeIsAnUpperBound(t *testing.T) {
 			m.Headers[fmt.Sprintf("h%d", n)] = strings.Repeat("v", n)
 		}
 		m.Payload = nil
-		r, err := encode(topic, "lanebox", m)
+		r, err := newEncoder(topic, "lanebox", 1).encode(m)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -17,63 +16,113 @@ import (
 // ceHeader begins the names of CloudEvents attributes.
 const ceHeader = "ce_"
 
+// An encoder makes records of messages. What many records consist of is allocated
+// together.
+type encoder struct {
+	topic, source string
+	left          int // messages, this one included
+
+	fields  [16]envelope.Field // of one message
+	records []kgo.Record
+	headers []kgo.RecordHeader
+	bytes   []byte
+}
+
+// newEncoder returns an encoder for n messages; it takes more.
+func newEncoder(topic, source string, n int) *encoder {
+	return &encoder{topic: topic, source: source, left: n}
+}
+
 // encode returns m as a record. An error is the message's own fault.
-func encode(topic, source string, m event.Message) (*kgo.Record, error) {
+func (e *encoder) encode(m event.Message) (*kgo.Record, error) {
 	media, err := envelope.ContentType(m)
 	if err != nil {
 		return nil, err
 	}
-	// An empty value is not null: a compacted topic takes null for a deletion.
-	r := &kgo.Record{Topic: topic, Value: m.Payload}
-	if r.Value == nil {
+	fields := envelope.AppendFields(e.fields[:0], e.source, m)
+	e.reserve(fields, len(m.Key)+len(media))
+	e.records = append(e.records, kgo.Record{Topic: e.topic, Value: m.Payload})
+	r := &e.records[len(e.records)-1]
+	if r.Value == nil { // an empty value is not null: a compacted topic takes null for a deletion
 		r.Value = []byte{}
 	}
 	if m.Key != "" {
-		r.Key = []byte(m.Key)
+		r.Key = e.copy(m.Key)
 	}
-	fields := envelope.Fields(source, m)
-	size := len(media)
+	first := len(e.headers)
+	e.headers = append(e.headers, kgo.RecordHeader{Key: event.HeaderContentType, Value: e.copy(media)})
+	for _, f := range fields {
+		e.headers = append(e.headers, kgo.RecordHeader{Key: headerName(f), Value: e.copy(f.Value)})
+	}
+	r.Headers = e.headers[first:len(e.headers):len(e.headers)]
+	return r, nil
+}
+
+// reserve makes room for the message at hand, and for those to come if they are
+// like it. size is that of what is not in its fields.
+func (e *encoder) reserve(fields []envelope.Field, size int) {
 	for _, f := range fields {
 		size += len(f.Value)
 	}
-	values := make([]byte, 0, size) // one allocation for all
-	value := func(text string) []byte {
-		from := len(values)
-		values = append(values, text...)
-		return values[from:len(values):len(values)]
+	many := max(e.left, 1)
+	e.left--
+	if len(e.records) == cap(e.records) {
+		e.records = make([]kgo.Record, 0, many)
 	}
-	r.Headers = make([]kgo.RecordHeader, 0, len(fields)+1)
-	r.Headers = append(r.Headers, kgo.RecordHeader{Key: event.HeaderContentType, Value: value(media)})
-	for _, f := range fields {
-		r.Headers = append(r.Headers, kgo.RecordHeader{Key: headerName(f), Value: value(f.Value)})
+	if n := 1 + len(fields); cap(e.headers)-len(e.headers) < n {
+		e.headers = make([]kgo.RecordHeader, 0, many*n)
 	}
-	return r, nil
+	if cap(e.bytes)-len(e.bytes) < size {
+		e.bytes = make([]byte, 0, max(size, min(many*size, 1<<16)))
+	}
+}
+
+func (e *encoder) copy(text string) []byte {
+	from := len(e.bytes)
+	e.bytes = append(e.bytes, text...)
+	return e.bytes[from:len(e.bytes):len(e.bytes)]
 }
 
 // headerName returns the name under which a field travels.
 func headerName(f envelope.Field) string {
 	switch f.Kind {
 	case envelope.Attribute:
-		if name := attributeHeaders[f.Name]; name != "" {
-			return name
-		}
-		return ceHeader + f.Name
+		return attributeHeader(f.Name)
 	case envelope.Own:
 		return envelope.OwnPrefix + f.Name
 	}
 	return f.Name
 }
 
-// attributeHeaders are the header names of the attributes that a message's own
-// fields take.
-var attributeHeaders = func() map[string]string {
-	names := map[string]string{}
-	full := event.Message{Topic: "t", Key: "k", Version: 1, Attempt: 1, CreatedAt: time.Unix(0, 0)}
-	for _, f := range envelope.Fields("s", full) {
-		names[f.Name] = ceHeader + f.Name
+// attributeHeader returns ceHeader+name. Those that most messages have are
+// constants, since this is where encoding would spend its time.
+func attributeHeader(name string) string {
+	switch name {
+	case "specversion":
+		return ceHeader + "specversion"
+	case "id":
+		return ceHeader + "id"
+	case "source":
+		return ceHeader + "source"
+	case "type":
+		return ceHeader + "type"
+	case "subject":
+		return ceHeader + "subject"
+	case "partitionkey":
+		return ceHeader + "partitionkey"
+	case "aggregateid":
+		return ceHeader + "aggregateid"
+	case "sequence":
+		return ceHeader + "sequence"
+	case "time":
+		return ceHeader + "time"
+	case "aggregateversion":
+		return ceHeader + "aggregateversion"
+	case "attempt":
+		return ceHeader + "attempt"
 	}
-	return names
-}()
+	return ceHeader + name
+}
 
 // maxVarint is the longest encoding of a length.
 const maxVarint = 5

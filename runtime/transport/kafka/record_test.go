@@ -30,7 +30,7 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, value, key string, payload []byte) {
 		m := newMessage(key, 1)
 		m.Payload, m.Headers = payload, event.Headers{name: value}
-		r, err := encode("t", "s", m)
+		r, err := newEncoder("t", "s", 1).encode(m)
 		if err != nil {
 			if name != event.HeaderContentType {
 				t.Fatal(err)

@@ -66,7 +66,11 @@ var core = map[string]bool{
 // name. The content type is not among them (see ContentType), nor are headers
 // that speak of one delivery.
 func Fields(source string, m event.Message) []Field {
-	out := make([]Field, 0, 12+len(m.Headers))
+	return AppendFields(make([]Field, 0, 12+len(m.Headers)), source, m)
+}
+
+// AppendFields appends to out what Fields returns.
+func AppendFields(out []Field, source string, m event.Message) []Field {
 	add := func(name, value string) {
 		if value != "" {
 			out = append(out, Field{Kind: Attribute, Name: name, Value: value})
