@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/pause"
 	"github.com/lanebox/lanebox/runtime/topology"
 )
 
@@ -190,12 +191,8 @@ func (d *Destination) next(ctx context.Context, records []*kgo.Record) (safe int
 // await waits for the answer to a, at most until ctx ends or the time is over,
 // and a little more to take back what was not written.
 func (d *Destination) await(ctx context.Context, p *producer, a *attempt) (int, error) {
-	timer := timers.Get().(*time.Timer)
-	timer.Reset(d.config.Timeout)
-	defer func() {
-		timer.Stop()
-		timers.Put(timer)
-	}()
+	timer := pause.Timer(d.config.Timeout)
+	defer pause.Stop(timer)
 	select {
 	case <-a.done:
 		return a.result()
@@ -212,9 +209,6 @@ func (d *Destination) await(ctx context.Context, p *producer, a *attempt) (int, 
 	}
 	return 0, errUnanswered
 }
-
-// timers are stopped timers.
-var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
 
 // grace is how long a send may last after its context ended.
 func (d *Destination) grace() time.Duration { return min(2*time.Second, d.config.Timeout/2) }

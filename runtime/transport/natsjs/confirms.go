@@ -1,7 +1,6 @@
 package natsjs
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -17,7 +16,6 @@ import (
 
 // A publish is a message on its way.
 type publish struct {
-	ctx   context.Context
 	m     *nats.Msg
 	taken atomic.Bool // by the writer, or by a Send that gives up
 	token uint64

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/pause"
 	"github.com/lanebox/lanebox/runtime/topology"
 )
 
@@ -146,13 +147,10 @@ func (d *Destination) Send(ctx context.Context, m event.Message) error {
 	if err != nil {
 		return event.AsPermanent(d.named(err))
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.config.Timeout)
-	defer cancel()
 	if err := d.ready(ctx); err != nil {
 		return event.AsUnavailable(d.named(err))
 	}
-	p.ctx = ctx
-	return d.classified(d.submit(p))
+	return d.classified(d.submit(ctx, p))
 }
 
 // prepare builds what is published.
@@ -194,6 +192,8 @@ func (d *Destination) ready(ctx context.Context) error {
 	if d.checked.Load() {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, d.config.Timeout)
+	defer cancel()
 	select {
 	case d.checking <- struct{}{}:
 		defer func() { <-d.checking }()
@@ -225,29 +225,37 @@ func (d *Destination) Check(ctx context.Context) error {
 	return nil
 }
 
-// submit hands p to the writer and waits for the server's answer. A message whose
-// turn has not come when its context ends is not sent.
-func (d *Destination) submit(p *publish) error {
+// submit hands p to the writer and waits for the server's answer, at most until ctx
+// ends or the time is over. A message whose turn has not come then is not sent.
+func (d *Destination) submit(ctx context.Context, p *publish) error {
+	timer := pause.Timer(d.config.Timeout)
+	defer pause.Stop(timer)
 	select {
 	case d.queue <- p:
-	case <-p.ctx.Done():
-		return unsent(p.ctx)
+	case <-ctx.Done():
+		return unsent(context.Cause(ctx))
+	case <-timer.C:
+		return unsent(context.DeadlineExceeded)
 	}
+	var end error
 	select {
 	case err := <-p.done:
 		if errors.Is(err, jetstream.ErrNoStreamResponse) { // look again, and make it again if that is ours to do
 			d.checked.Store(false)
 		}
 		return failed(d.topology.Stream, p.m.Subject, err)
-	case <-p.ctx.Done():
-		if p.taken.CompareAndSwap(false, true) {
-			return unsent(p.ctx)
-		}
-		d.confirms.forget(p)
-		return ended(p.ctx)
 	case <-d.gone:
 		return errGone
+	case <-ctx.Done():
+		end = context.Cause(ctx)
+	case <-timer.C:
+		end = context.DeadlineExceeded
 	}
+	if p.taken.CompareAndSwap(false, true) {
+		return unsent(end)
+	}
+	d.confirms.forget(p)
+	return fmt.Errorf("no acknowledgement: %w", end)
 }
 
 // write publishes what comes, one after the other. It is the only goroutine that
@@ -256,10 +264,9 @@ func (d *Destination) write() {
 	for {
 		select {
 		case p := <-d.queue:
-			if p.ctx.Err() != nil || !p.taken.CompareAndSwap(false, true) {
-				continue // Send says that it was not sent
+			if p.taken.CompareAndSwap(false, true) { // otherwise Send says that it was not sent
+				d.confirms.send(p)
 			}
-			d.confirms.send(p)
 		case <-d.gone:
 			return
 		}

@@ -1,7 +1,6 @@
 package natsjs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -39,10 +38,11 @@ func refused(err error) error {
 // of the server that is an error means that the message was not stored; anything
 // else leaves that open.
 func failed(stream, subject string, err error) error {
+	if err == nil {
+		return nil
+	}
 	var api *jetstream.APIError
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &api):
 		return answered(api)
 	case errors.Is(err, jetstream.ErrNoStreamResponse):
@@ -74,13 +74,8 @@ func answered(err *jetstream.APIError) error {
 }
 
 // unsent says that a message's time was over before its turn came.
-func unsent(ctx context.Context) error {
-	return event.AsUnavailable(fmt.Errorf("not sent: %w", context.Cause(ctx)))
-}
-
-// ended says which end a wait came to.
-func ended(ctx context.Context) error {
-	return fmt.Errorf("no acknowledgement: %w", context.Cause(ctx))
+func unsent(why error) error {
+	return event.AsUnavailable(fmt.Errorf("not sent: %w", why))
 }
 
 // A topologyError says that what is on the server cannot keep what the schema
