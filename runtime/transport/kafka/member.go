@@ -254,20 +254,13 @@ func (w *worker) store(batch []*kgo.Record) bool {
 		messages[i] = decode(w.source.decoder, r)
 	}
 	for try := 0; ; try++ {
-		select {
-		case w.source.storing <- struct{}{}:
-		case <-w.ctx.Done():
-			return false
-		}
-		if w.ctx.Err() != nil {
-			<-w.source.storing
-			return false
-		}
-		dispositions, err := w.receiver.ReceiveAll(context.WithoutCancel(w.ctx), messages...)
-		<-w.source.storing
+		dispositions, err := w.storeOnce(messages)
 		if err == nil {
 			w.count(messages, dispositions)
 			return true
+		}
+		if w.ctx.Err() != nil {
+			return false
 		}
 		w.source.counts.Failures.Add(1)
 		w.source.log.Warn("records not stored; they are tried again", "topic", w.at.topic, "partition", w.at.partition,
@@ -276,6 +269,19 @@ func (w *worker) store(batch []*kgo.Record) bool {
 			return false
 		}
 	}
+}
+
+// storeOnce runs one transaction, unless the assignment ends before its turn.
+func (w *worker) storeOnce(messages []inbox.Incoming) ([]inbox.Disposition, error) {
+	select {
+	case w.source.storing <- struct{}{}:
+		defer func() { <-w.source.storing }()
+	case <-w.ctx.Done():
+	}
+	if err := w.ctx.Err(); err != nil {
+		return nil, err
+	}
+	return w.receiver.ReceiveAll(context.WithoutCancel(w.ctx), messages...)
 }
 
 func (w *worker) count(messages []inbox.Incoming, dispositions []inbox.Disposition) {

@@ -453,3 +453,31 @@ func TestWrongSources(t *testing.T) {
 		t.Error("ConsumeRegex was accepted")
 	}
 }
+
+// TestPanicEndsTheRun: a panic ends the source with an error, not the process, and
+// nothing is committed.
+func TestPanicEndsTheRun(t *testing.T) {
+	b := startBroker(t)
+	addresses := []string{b.address}
+	topic := newTopic(t, addresses, 2, nil)
+	d := newDestination(t, Config{Brokers: addresses}, topic)
+	if _, err := d.SendRun(t.Context(), run("k", 0, 3)); err != nil {
+		t.Fatal(err)
+	}
+	source, err := NewSource(lively(b.address), topology.KafkaSource{Name: "s", Topics: []string{topic}, Group: "g"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ledger := &transporttest.Ledger{}
+	ledger.Before(func(context.Context, int, inbox.Incoming) error { panic("of the store") })
+	err = source.Run(t.Context(), transporttest.NewReceiver(ledger, 0))
+	if err == nil || !strings.Contains(err.Error(), "panic: of the store") || !strings.Contains(err.Error(), topic) {
+		t.Errorf("Run = %v", err)
+	}
+	c := client(t, addresses)
+	for partition := range int32(2) {
+		if at := committed(t, c, "g", topic, partition); at > 0 {
+			t.Errorf("partition %d is committed up to %d", partition, at)
+		}
+	}
+}

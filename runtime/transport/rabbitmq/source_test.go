@@ -479,3 +479,24 @@ func TestSourcesThatCannotWork(t *testing.T) {
 		}
 	}
 }
+
+// TestPanicEndsTheRun: a panic ends the source with an error, not the process, and
+// what was in hand is in the queue again.
+func TestPanicEndsTheRun(t *testing.T) {
+	server := testrabbit.URL(t)
+	conn := raw(t, server)
+	queue := declared(t, conn, server, amqp.Table{argType: "quorum", argSingleActive: true})
+	publishRaw(t, conn, queue, amqp.Publishing{MessageId: "m", Headers: amqp.Table{"x-event-type": "e.v1"}})
+	source, err := NewSource(Config{URL: server, Logger: quiet}, topology.RabbitMQSource{Name: "in", Queues: []string{queue, queue + ".other"}, Declare: true, Ordered: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed(t, server, nil, []string{queue + ".other"})
+	ledger := &transporttest.Ledger{}
+	ledger.Before(func(context.Context, int, inbox.Incoming) error { panic("of the store") })
+	err = source.Run(t.Context(), transporttest.NewReceiver(ledger, 0))
+	if err == nil || !strings.Contains(err.Error(), "panic: of the store") {
+		t.Errorf("Run = %v", err)
+	}
+	transporttest.Eventually(t, "the message is in the queue", func() bool { return length(t, conn, queue) == 1 })
+}
