@@ -10,7 +10,8 @@
 //
 // A subject comes from a template: "orders.{key}.{type}". A key or header is one
 // token, whatever it holds: letters, digits, '-' and '_' stay, every other byte is
-// written %XX, and no key at all is "~". The dots of a type separate tokens.
+// written %XX, and no key at all is "~". The dots of a type separate tokens. A
+// message without the header of a placeholder is never sent.
 //
 // A [Source] pulls from a durable consumer, stores in stream order, several
 // messages per transaction, and acknowledges after the commit; the server

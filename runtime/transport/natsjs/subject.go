@@ -106,8 +106,8 @@ func checkLiteral(text string, alone bool) error {
 	return nil
 }
 
-// subject returns the subject of a message, or an error when it would be too
-// long.
+// subject returns the subject of a message, or an error when it would be too long
+// or the message has no header of a placeholder.
 func (t *subjectTemplate) subject(m event.Message) (string, error) {
 	var b strings.Builder
 	for i, token := range t.tokens {
@@ -122,7 +122,12 @@ func (t *subjectTemplate) subject(m event.Message) (string, error) {
 		case typePlaceholder:
 			writeTokens(&b, m.Topic)
 		default:
-			writeToken(&b, m.Headers[strings.TrimPrefix(token.what, headerPlaceholder)])
+			name := strings.TrimPrefix(token.what, headerPlaceholder)
+			value, ok := m.Headers[name]
+			if !ok {
+				return "", fmt.Errorf("the subject needs header %q, which the message does not have", name)
+			}
+			writeToken(&b, value)
 		}
 		b.WriteString(token.suffix)
 	}

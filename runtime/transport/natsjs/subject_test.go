@@ -24,12 +24,12 @@ func subjectOf(t testing.TB, template string, m event.Message) string {
 }
 
 func TestSubjects(t *testing.T) {
-	m := event.Message{Key: "a.b", Topic: "order.placed.v1", Headers: event.Headers{"tenant": "ac me", "x.y": "1"}}
+	m := event.Message{Key: "a.b", Topic: "order.placed.v1", Headers: event.Headers{"tenant": "ac me", "x.y": "1", "empty": ""}}
 	for template, want := range map[string]string{
-		"orders":                         "orders",
-		"orders.{key}.{type}":            "orders.a%2Eb.order.placed.v1",
-		"{header:tenant}.o-{key}!.end":   "ac%20me.o-a%2Eb!.end",
-		"{header:x.y}.{header:none}.$up": "1.~.$up",
+		"orders":                          "orders",
+		"orders.{key}.{type}":             "orders.a%2Eb.order.placed.v1",
+		"{header:tenant}.o-{key}!.end":    "ac%20me.o-a%2Eb!.end",
+		"{header:x.y}.{header:empty}.$up": "1.~.$up",
 	} {
 		if got := subjectOf(t, template, m); got != want {
 			t.Errorf("%s gives %s, want %s", template, got, want)
@@ -55,7 +55,14 @@ func TestWrongSubjects(t *testing.T) {
 			t.Errorf("%q was accepted", template)
 		}
 	}
-	p, err := parseSubject("{key}.{header:long}")
+	p, err := parseSubject("a.{header:none}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if subject, err := p.subject(event.Message{Headers: event.Headers{"None": "x"}}); err == nil || !strings.Contains(err.Error(), `header "none"`) {
+		t.Errorf("a message without the header goes to %q, %v", subject, err)
+	}
+	p, err = parseSubject("{key}.{header:long}")
 	if err != nil {
 		t.Fatal(err)
 	}
