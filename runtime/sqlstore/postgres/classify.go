@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/sqlqueue"
 )
 
 // SQLSTATEs that lanebox's own triggers raise.
@@ -60,6 +61,8 @@ func classifyState(op string, pg *pgconn.PgError, err error) error {
 		return &event.RetryableError{Op: op, Err: err}
 	case "57P01", "57P02", "57P03": // shut down by the administrator, crash, starting up
 		return fmt.Errorf("%s: %w: %w", op, ErrConnection, err)
+	case "42P01": // undefined table
+		return sqlqueue.Missing(op, err)
 	}
 	if strings.HasPrefix(pg.Code, "08") {
 		return fmt.Errorf("%s: %w: %w", op, ErrConnection, err)

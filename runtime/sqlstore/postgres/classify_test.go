@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -29,7 +30,10 @@ func TestClassify(t *testing.T) {
 		return errors.As(err, &r) && r.Op == "op"
 	}
 	connection := func(err error) bool { return errors.Is(err, ErrConnection) }
-	neither := func(err error) bool { return !configuration(err) && !retryable(err) && !connection(err) }
+	missing := func(err error) bool { return strings.Contains(err.Error(), "Migrate") }
+	neither := func(err error) bool {
+		return !missing(err) && !configuration(err) && !retryable(err) && !connection(err)
+	}
 	for _, c := range []struct {
 		err  error
 		want func(error) bool
@@ -37,7 +41,7 @@ func TestClassify(t *testing.T) {
 		{state("LB001"), configuration}, {state("LB002"), configuration}, {state("LB003"), configuration},
 		{state("LB004"), configuration}, {state("LB005"), configuration}, {state("LB010"), neither},
 		{state("40P01"), retryable}, {state("40001"), retryable}, {state("55P03"), retryable},
-		{state("57P01"), connection}, {state("08006"), connection}, {state("23505"), neither}, {state("57014"), neither},
+		{state("57P01"), connection}, {state("08006"), connection}, {state("23505"), neither}, {state("57014"), neither}, {state("42P01"), missing},
 		{io.ErrUnexpectedEOF, connection}, {&net.OpError{Op: "read", Err: errors.New("reset")}, connection},
 		{context.Canceled, neither}, {fmt.Errorf("timeout: %w", context.DeadlineExceeded), neither}, {errors.New("other"), neither},
 	} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/internal/immediate"
+	"github.com/lanebox/lanebox/runtime/internal/sqlqueue"
 )
 
 // Classify gives a database error its meaning. A lock that somebody else holds
@@ -27,6 +28,9 @@ func Classify(op string, err error) error {
 	}
 	if immediate.Busy(err) {
 		return &event.RetryableError{Op: op, Err: err}
+	}
+	if strings.Contains(err.Error(), "no such table: ") {
+		return sqlqueue.Missing(op, err)
 	}
 	return fmt.Errorf("%s: %w", op, err)
 }

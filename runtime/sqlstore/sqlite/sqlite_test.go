@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/url"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/lanebox/lanebox/runtime/event"
@@ -124,6 +125,19 @@ func TestClassifyKeepsWhatHasAMeaning(t *testing.T) {
 	_, err := b.db.Exec(`INSERT INTO t VALUES (1)`)
 	var refused *event.ConfigurationError
 	if err := sqlitestore.Classify("insert", err); err == nil || errors.As(err, &refused) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A database that was not migrated says so, to whoever uses it.
+func TestMissingTablesSayWhatToDo(t *testing.T) {
+	db, err := sqlitestore.Open(filepath.Join(t.TempDir(), "empty.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	_, err = db.ExecContext(t.Context(), `INSERT INTO outbox (topic) VALUES ('t')`)
+	if err := sqlitestore.Classify("publish", err); err == nil || !strings.Contains(err.Error(), "no such table: outbox") || !strings.Contains(err.Error(), "call Migrate first") {
 		t.Errorf("got %v", err)
 	}
 }

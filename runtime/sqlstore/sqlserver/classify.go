@@ -14,6 +14,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/lanebox/lanebox/runtime/event"
+	"github.com/lanebox/lanebox/runtime/internal/sqlqueue"
 )
 
 // Numbers of the errors that lanebox's own triggers and batches raise. Those from
@@ -25,6 +26,9 @@ const (
 	numberRefused     = 51001
 	numberLastRefused = 51009
 )
+
+// numberNoObject says that a table or view does not exist.
+const numberNoObject = 208
 
 // ErrConnection says that the connection was lost or could not be made, or that
 // the server cannot be used for the moment: it fails over, starts, or has too
@@ -102,6 +106,8 @@ func classifyNumbers(op string, server mssql.Error, err error) error {
 			return &event.RetryableError{Op: op, Err: err}
 		case slices.Contains(unavailable, e.Number):
 			return fmt.Errorf("%s: %w: %w", op, ErrConnection, err)
+		case e.Number == numberNoObject:
+			return sqlqueue.Missing(op, err)
 		}
 	}
 	if server.Number == 0 { // the driver's own: the server has ended the transaction

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 
 	mssql "github.com/microsoft/go-mssqldb"
@@ -37,7 +38,10 @@ func TestClassify(t *testing.T) {
 	}
 	connection := func(err error) bool { return errors.Is(err, ErrConnection) }
 	over := func(err error) bool { return errors.Is(err, errOver) }
-	neither := func(err error) bool { return !configuration(err) && !again(err) && !connection(err) && !over(err) }
+	missing := func(err error) bool { return strings.Contains(err.Error(), "Migrate") }
+	neither := func(err error) bool {
+		return !missing(err) && !configuration(err) && !again(err) && !connection(err) && !over(err)
+	}
 	for _, c := range []struct {
 		err  error
 		want func(error) bool
@@ -49,7 +53,7 @@ func TestClassify(t *testing.T) {
 		{server(233), connection}, {server(64), connection}, {server(10053), connection}, {server(10054), connection}, {server(10060), connection},
 		{server(596), connection}, {server(6005), connection},
 		{server(0), over}, {sql.ErrTxDone, over},
-		{server(207), neither}, {server(547), neither}, {server(18456), neither},
+		{server(207), neither}, {server(208), missing}, {server(547), neither}, {server(18456), neither},
 		{several(51000, 3609), again}, {several(51002, 3609), configuration}, {several(3621, 1205), again}, {several(547, 3621), neither},
 		{mssql.ServerError{}, connection}, {mssql.StreamError{InnerError: io.EOF}, connection}, {driver.ErrBadConn, connection},
 		{io.ErrUnexpectedEOF, connection}, {&net.OpError{Op: "read", Err: errors.New("reset")}, connection},
@@ -62,7 +66,7 @@ func TestClassify(t *testing.T) {
 		if !configuration(got) && !errors.Is(c.err, sql.ErrTxDone) && !isOf(got, c.err) {
 			t.Errorf("%v lost its cause: %v", c.err, got)
 		}
-		if again := Classify("outer", got); !neither(got) && again != got {
+		if again := Classify("outer", got); !neither(got) && !missing(got) && again != got {
 			t.Errorf("classified twice: %v", again)
 		}
 	}
