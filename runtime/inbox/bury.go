@@ -35,6 +35,11 @@ func (r *Receiver) receiveAll(ctx context.Context, messages []Incoming, store re
 	if err != nil {
 		return nil, err
 	}
+	for i, d := range dispositions {
+		if d == Buried {
+			r.c.Logger.WarnContext(ctx, "a received message is dead", "source", r.c.Source.Name, "type", fit[i].EventType, "reason", fit[i].Dead)
+		}
+	}
 	return dispositions, nil
 }
 

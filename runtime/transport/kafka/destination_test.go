@@ -400,10 +400,11 @@ func TestUnansweredHoldsItsPartition(t *testing.T) {
 		t.Fatal(err)
 	}
 	arrived, answer := make(chan struct{}), make(chan struct{})
+	arrive := sync.OnceFunc(func() { close(arrived) })
 	b.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 		b.DropControl()
 		b.SleepControl(func() {
-			close(arrived)
+			arrive()
 			<-answer
 		})
 		return nil, nil, false
@@ -671,10 +672,11 @@ func TestTooManyWaiting(t *testing.T) {
 	c.MaxBuffered = 5
 	d := newDestination(t, c, topic)
 	arrived, answer := make(chan struct{}), make(chan struct{})
+	arrive := sync.OnceFunc(func() { close(arrived) })
 	b.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 		b.DropControl()
 		b.SleepControl(func() {
-			close(arrived)
+			arrive()
 			<-answer
 		})
 		return nil, nil, false

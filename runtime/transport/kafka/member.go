@@ -286,11 +286,8 @@ func (w *worker) storeOnce(messages []inbox.Incoming) ([]inbox.Disposition, erro
 
 func (w *worker) count(messages []inbox.Incoming, dispositions []inbox.Disposition) {
 	w.source.counts.Count(dispositions)
-	for i, d := range dispositions {
-		if d == inbox.Buried {
-			w.source.log.Warn("record buried", "topic", w.at.topic, "partition", w.at.partition, "reason", messages[i].Dead)
-		}
-		if id := messages[i].AggregateID; id != "" && w.source.seen.moved(w.at.topic, id, w.at.partition) {
+	for _, m := range messages {
+		if id := m.AggregateID; id != "" && w.source.seen.moved(w.at.topic, id, w.at.partition) {
 			w.source.counts.Wandered.Add(1)
 			w.source.log.Warn("an aggregate came from another partition than before: its order is not sure",
 				"topic", w.at.topic, "partition", w.at.partition)

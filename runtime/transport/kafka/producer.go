@@ -133,7 +133,26 @@ func (a *attempt) Err() error {
 }
 
 // Value implements context.Context.
-func (*attempt) Value(any) any { return nil }
+func (a *attempt) Value(key any) any {
+	if key == (attemptKey{}) {
+		return a
+	}
+	return nil
+}
+
+// attemptKey finds an attempt in the context of its records, which hooks of the
+// service may have derived another one from.
+type attemptKey struct{}
+
+// attemptOf returns the attempt that r belongs to; nil if a hook took its context
+// away.
+func attemptOf(r *kgo.Record) *attempt {
+	if r.Context == nil {
+		return nil
+	}
+	a, _ := r.Context.Value(attemptKey{}).(*attempt)
+	return a
+}
 
 // again returns a record like r, in which a client has left something.
 func again(r *kgo.Record) *kgo.Record {
@@ -286,7 +305,10 @@ const noPartition = -1
 // refused unless it goes into the batch of the record before: no other may have
 // been begun for the partition, by whomever.
 func (t *topicPartitioner) Partition(r *kgo.Record, n int) int {
-	p, a := (*producer)(t), r.Context.(*attempt)
+	p, a := (*producer)(t), attemptOf(r)
+	if a == nil {
+		return noPartition
+	}
 	p.pick.Lock()
 	defer p.pick.Unlock()
 	a.mu.Lock()

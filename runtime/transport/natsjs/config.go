@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,10 +92,24 @@ func (c *Config) complete() error {
 		return errors.New("give a Domain or an APIPrefix, not both")
 	case (c.URL == "") == (c.Conn == nil):
 		return errors.New("give a URL or a Conn")
+	case foreignScheme(c.URL) != "":
+		return fmt.Errorf("%s:// is not how NATS is reached; write nats://, tls://, ws:// or wss://", foreignScheme(c.URL))
 	case c.Conn != nil && c.Conn.Opts.ReconnectBufSize >= 0:
 		return errors.New("the connection keeps what is published while it is lost, and would send it late: make it with nats.ReconnectBufSize(-1)")
 	}
 	return nil
+}
+
+// foreignScheme returns the scheme of a server that is not one of NATS; "" if all
+// are.
+func foreignScheme(urls string) string {
+	for server := range strings.SplitSeq(urls, ",") {
+		scheme, _, found := strings.Cut(strings.TrimSpace(server), "://")
+		if found && !slices.Contains([]string{"nats", "tls", "ws", "wss"}, strings.ToLower(scheme)) {
+			return scheme
+		}
+	}
+	return ""
 }
 
 // jetStream returns the JetStream of a connection.

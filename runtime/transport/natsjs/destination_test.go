@@ -429,6 +429,7 @@ func TestWrongConfiguration(t *testing.T) {
 		"no subject":          func(_ *Config, d *topology.NATSDestination) { d.Subject = "" },
 		"nothing fixed":       func(_ *Config, d *topology.NATSDestination) { d.Subject = "{type}" },
 		"negative":            func(c *Config, _ *topology.NATSDestination) { c.Timeout = -1 },
+		"another protocol":    func(c *Config, _ *topology.NATSDestination) { c.URL = "nats://127.0.0.1:1,http://127.0.0.1:2" },
 		"two prefixes":        func(c *Config, _ *topology.NATSDestination) { c.Domain, c.APIPrefix = "a", "b" },
 	} {
 		c, d := good, orders

@@ -33,8 +33,8 @@
 // again. Bind other readers to an exchange of their own behind it and do not delete
 // queues in use.
 //
-// A stream that is deleted and made again under its old name is read from its
-// beginning: the source sees that it is missing, or that it ends before what was
-// stored from it. It cannot see it when the stream was made again while it was not
-// connected and has become longer meanwhile than the old one was read.
+// A stream that is deleted while its source runs, or is missing when it starts, has
+// another life when one of its name is made again: that is read from its beginning.
+// It cannot be seen that a stream was deleted and made again in between: its offsets
+// begin anew, and the source passes over those up to the position that it recorded.
 package rabbitmq

@@ -75,6 +75,8 @@ func checkSource(t topology.RabbitMQSource) error {
 		return errors.New("the prefetch must be between 0 and 65535")
 	case t.Offset != "" && !t.Stream:
 		return errors.New("only streams have an offset")
+	case t.Stream:
+		return checkNames(t.Queues)
 	}
 	return nil
 }
@@ -233,11 +235,6 @@ func (q *consumer) consume(ctx context.Context, l *link, in *intake) error {
 			if err := q.look(l); err != nil {
 				return err
 			}
-			if !in.began {
-				if err := q.checkEnd(ctx, l); err != nil {
-					return err
-				}
-			}
 		case first, ok := <-in.deliveries:
 			if !ok {
 				return errCancelled
@@ -245,7 +242,6 @@ func (q *consumer) consume(ctx context.Context, l *link, in *intake) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			in.began = true
 			if err := q.take(ctx, in, gather(first, in.deliveries, q.source.t.Prefetch)); err != nil {
 				return err
 			}
@@ -290,6 +286,10 @@ func gather(first amqp.Delivery, more <-chan amqp.Delivery, limit int) []amqp.De
 // the channel delivered, and all before it is acknowledged.
 func (q *consumer) take(ctx context.Context, in *intake, batch []amqp.Delivery) error {
 	last := batch[len(batch)-1].DeliveryTag
+	if !in.began {
+		in.began = true
+		q.lookForGap(batch[0], in.position)
+	}
 	messages, at := q.decode(batch, in.position)
 	if len(messages) == 0 {
 		return in.ack(last, true)
@@ -317,9 +317,6 @@ func (q *consumer) decode(batch []amqp.Delivery, position int64) ([]inbox.Incomi
 			offset, _ := integer(d.Headers[offsetHeader])
 			if offset <= position {
 				continue
-			}
-			if at >= 0 && offset > at+1 && at == position {
-				q.log.WarnContext(context.Background(), "the stream has dropped messages that were not read", "from", at+1, "to", offset-1)
 			}
 			at = offset
 			if r.MessageID == "" {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,12 +38,32 @@ type stream struct {
 	known bool // something is recorded
 }
 
-// logName returns the name under which a life of the queue is recorded.
-func (q *consumer) logName(life int) string {
+// logName returns the name under which a life of a queue is recorded.
+func logName(queue string, life int) string {
 	if life == 1 {
-		return q.queue
+		return queue
 	}
-	return fmt.Sprintf("%s#%d", q.queue, life)
+	return fmt.Sprintf("%s#%d", queue, life)
+}
+
+// checkNames refuses queues of which one has the name under which a later life of
+// another is recorded.
+func checkNames(queues []string) error {
+	for _, q := range queues {
+		name, number, found := cutLast(q, "#")
+		life, err := strconv.Atoi(number)
+		if found && err == nil && slices.Contains(queues, name) && logName(name, life) == q {
+			return fmt.Errorf("queues %q and %q cannot be streams of one source: once %[1]q is deleted, the next one of its name is recorded as %[2]q", name, q)
+		}
+	}
+	return nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
 }
 
 // recall finds what is recorded of a stream. If it does not exist any more, the
@@ -59,15 +81,15 @@ func (q *consumer) recall(ctx context.Context, l *link) error {
 	})
 	var answer *amqp.Error
 	if errors.As(err, &answer) && answer.Code == amqp.NotFound && strings.Contains(answer.Reason, "no queue") {
-		return q.beginAgain(ctx, "the stream was deleted; the next one of its name will be read from its beginning")
+		return q.beginAgain(ctx)
 	}
 	return nil // another error is found again
 }
 
 func (q *consumer) recorded(ctx context.Context) error {
-	q.stream = stream{life: 1, read: inbox.Position{Log: q.logName(1), Offset: -1}}
+	q.stream = stream{life: 1, read: inbox.Position{Log: logName(q.queue, 1), Offset: -1}}
 	for life := 1; ; life++ {
-		at := inbox.Position{Log: q.logName(life)}
+		at := inbox.Position{Log: logName(q.queue, life)}
 		var known bool
 		var err error
 		if at.Offset, known, err = q.receiver.Position(ctx, at.Log); err != nil || !known {
@@ -78,7 +100,7 @@ func (q *consumer) recorded(ctx context.Context) error {
 }
 
 // begin returns where the broker shall begin: in a stream with the last message
-// that is stored, so that something comes at once unless the stream ends before.
+// that is stored, so that it shows whether one behind it is missing.
 func (q *consumer) begin() amqp.Table {
 	switch {
 	case !q.source.t.Stream:
@@ -91,61 +113,20 @@ func (q *consumer) begin() amqp.Table {
 	return amqp.Table{offsetHeader: q.stream.read.Offset}
 }
 
-// errMadeAgain ends a session with a stream that is not the one that was read.
-var errMadeAgain = errors.New("the stream was made again")
-
-// checkEnd finds out whether a stream from which nothing comes ends before what is
-// stored from it, as one does that was deleted and made again. For that it reads
-// the stream's last chunk: a broker begins behind all when it is asked for more
-// than there is.
-func (q *consumer) checkEnd(ctx context.Context, l *link) error {
-	if q.stream.read.Offset < 0 {
-		return nil
+// lookForGap warns when a stream that was asked for the last message that is stored
+// answers with one further behind: it has dropped what is between. Within a session
+// an offset may be missing without that, where the broker began another segment.
+func (q *consumer) lookForGap(first amqp.Delivery, stored int64) {
+	offset, ok := integer(first.Headers[offsetHeader])
+	if q.source.t.Stream && ok && stored >= 0 && offset > stored+1 {
+		q.log.Warn("the stream has dropped messages that were not read", "from", stored+1, "to", offset-1)
 	}
-	intact := false
-	err := l.onChannel(func(ch *amqp.Channel) error {
-		if err := ch.Qos(q.source.t.Prefetch, 0, false); err != nil {
-			return err
-		}
-		deliveries, err := ch.Consume(q.queue, "", false, false, false, false, amqp.Table{offsetHeader: "last"})
-		if err != nil {
-			return err
-		}
-		silence := time.NewTimer(q.source.idle)
-		defer silence.Stop()
-		for !intact {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-silence.C:
-				return nil
-			case d, ok := <-deliveries:
-				if !ok {
-					return errCancelled
-				}
-				offset, _ := integer(d.Headers[offsetHeader])
-				intact = offset >= q.stream.read.Offset
-				if err := d.Ack(false); err != nil {
-					return err
-				}
-				silence.Reset(q.source.idle)
-			}
-		}
-		return nil
-	})
-	if err != nil || intact {
-		return err
-	}
-	if err := q.beginAgain(ctx, "the stream ends before what was stored from it, as one that was deleted and made again; it is read from its beginning"); err != nil {
-		return err
-	}
-	return errMadeAgain
 }
 
 // beginAgain records that the stream has another life.
-func (q *consumer) beginAgain(ctx context.Context, why string) error {
-	q.log.ErrorContext(ctx, why, "stored_up_to", q.stream.read.Offset)
-	next := stream{life: q.stream.life + 1, read: inbox.Position{Log: q.logName(q.stream.life + 1), Offset: -1}, known: true}
+func (q *consumer) beginAgain(ctx context.Context) error {
+	q.log.ErrorContext(ctx, "the stream was deleted; the next one of its name will be read from its beginning", "stored_up_to", q.stream.read.Offset)
+	next := stream{life: q.stream.life + 1, read: inbox.Position{Log: logName(q.queue, q.stream.life+1), Offset: -1}, known: true}
 	if _, err := q.receiver.ReceiveAt(ctx, next.read); err != nil {
 		return err
 	}
