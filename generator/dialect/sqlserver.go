@@ -10,7 +10,7 @@ var SQLServer = &Dialect{
 	Literal: literalSQLServer,
 	GoTypes: map[Type]string{
 		Bool: "bool", Int16: "int16", Int32: "int32", Int64: "int64", Text: "string", Name: "string", TextBytes: "[]byte",
-		Bytes: "[]byte", UUID: "mssql.UniqueIdentifier", Time: "time.Time",
+		Bytes: "[]byte", UUID: "string", Time: "time.Time",
 		JSON: "string", Int32s: "string", Int64s: "string", Texts: "string", UUIDs: "string",
 	},
 }
@@ -18,10 +18,11 @@ var SQLServer = &Dialect{
 // SQLServerTypes are the types with which parameters are declared in T-SQL: a
 // text that were declared with its length would have a plan of its own for every
 // length. A name is, since a column that is compared with a longer type is
-// converted.
+// converted. Ids are texts, since the driver swaps the bytes of a uniqueidentifier
+// or not, as the connection string says ("guid conversion").
 var SQLServerTypes = map[Type]string{
 	Bool: "bit", Int16: "smallint", Int32: "int", Int64: "bigint", Text: "nvarchar(max)", Name: "nvarchar(128)", TextBytes: "nvarchar(max)",
-	Bytes: "varbinary(max)", UUID: "uniqueidentifier", Time: "datetime2(7)",
+	Bytes: "varbinary(max)", UUID: "nvarchar(36)", Time: "datetime2(7)",
 	JSON: "nvarchar(max)", Int32s: "nvarchar(max)", Int64s: "nvarchar(max)", Texts: "nvarchar(max)", UUIDs: "nvarchar(max)",
 }
 

@@ -77,7 +77,7 @@ func sqlServerQueueQueries(name, key, topic string, payload d.Type) []Query {
 			Params: fields("scope", d.Int32, "leases", d.JSON, "owner", d.Name, "outcomes", d.JSON), Columns: settled},
 		{Name: name + "DeadLetters", Kind: Many, Params: fields("scope", d.Int32, "after", d.Int64, "max_rows", d.Int64),
 			Columns: dead},
-		{Name: name + "Replay", Kind: Many, Params: fields("scope", d.Int32, "ids", d.UUIDs, "lock_timeout", d.Int32),
+		{Name: name + "Replay", Kind: Many, Params: fields("max_rows", d.Int64, "ids", d.UUIDs, "scope", d.Int32, "lock_timeout", d.Int32),
 			Columns: fields("id", d.UUID)},
 		{Name: name + "Park", Kind: Exec, Params: fields("scope", d.Int32, "key", d.Text, "reason", d.Text)},
 		{Name: name + "Unpark", Kind: One, Params: fields("scope", d.Int32, "key", d.Text), Columns: fields("unparked", d.Int64)},

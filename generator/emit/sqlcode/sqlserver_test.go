@@ -342,7 +342,7 @@ func checkSession(t *testing.T, what string, s sqlcode.Statement) {
 	t.Helper()
 	want := "SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\n"
 	if strings.HasPrefix(s.Name, "OutboxPublish") {
-		want = "SET NOCOUNT ON; SET XACT_ABORT ON;\nINSERT INTO "
+		want = "SET NOCOUNT ON; SET XACT_ABORT ON;\nIF @@TRANCOUNT = 0 THROW 51013, N'lanebox: the transaction is not the one that was begun', 1;\nINSERT INTO "
 	}
 	if !strings.HasPrefix(s.SQL, want) {
 		t.Errorf("%s begins with %.100q", what, s.SQL)

@@ -26,7 +26,7 @@ var goTypes = map[dialect.Type]goType{
 	dialect.Int16:     {jen.Int16(), asIs},
 	dialect.Int32:     {jen.Int32(), asIs},
 	dialect.Int64:     {jen.Int64(), asIs},
-	dialect.UUID:      {jen.Qual(mssql, "UniqueIdentifier"), asIs},
+	dialect.UUID:      {jen.String(), asIs},
 	dialect.Name:      {jen.String(), asIs},
 	dialect.Text:      {jen.String(), asText},
 	dialect.JSON:      {jen.String(), asText},

@@ -3,9 +3,8 @@ package sqlserver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
-
-	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/internal/rowtext"
@@ -41,7 +40,7 @@ func (s *Store) DeadLettersAfter(ctx context.Context, scope lane.Scope, after in
 	for i, r := range rows {
 		letters[i] = lane.DeadLetter{
 			Lane: r.Lane,
-			Message: event.Message{ID: event.UUID(r.ID), Sequence: r.Sequence, Topic: r.Topic, Key: r.Key, Payload: r.Payload,
+			Message: event.Message{ID: idOf(r.ID), Sequence: r.Sequence, Topic: r.Topic, Key: r.Key, Payload: r.Payload,
 				Headers: rowtext.DecodeHeaders(r.Headers), Version: r.Version, CreatedAt: utc(r.CreatedAt), Source: s.c.Sources[r.Source],
 				IdempotencyKey: r.IdempotencyKey},
 			Attempts: int(r.Attempts), Reason: r.Reason, Error: r.LastError, DiedAt: utc(r.DiedAt),
@@ -50,23 +49,50 @@ func (s *Store) DeadLettersAfter(ctx context.Context, scope lane.Scope, after in
 	return letters, nil
 }
 
+// replayPiece is how many dead letters one transaction puts back. SQL Server
+// tries to lock the whole table from 5,000 locks of a statement on, and a
+// transaction holds one for each key.
+const replayPiece = 500
+
 // Replay puts dead letters back at the end of their lanes, in their old order,
-// with their old ids and new sequences, under the locks of their keys. It
-// returns how many it put back; one that somebody else replayed at the same
-// time is not counted.
+// with their old ids and new sequences, under the locks of their keys, several
+// hundred in one transaction. It returns how many it put back, also when a later
+// transaction fails; one that somebody else replayed at the same time is not
+// counted.
 func (s *Store) Replay(ctx context.Context, scope lane.Scope, ids ...event.UUID) (int, error) {
+	left := slices.Clone(ids)
+	for n := 0; ; {
+		back, err := s.replaySome(ctx, scope, left)
+		n += len(back)
+		if err != nil || len(back) == 0 {
+			return n, err
+		}
+		left = slices.DeleteFunc(left, func(id event.UUID) bool { return back[id] })
+	}
+}
+
+// replaySome puts the first of several dead letters back and returns which.
+func (s *Store) replaySome(ctx context.Context, scope lane.Scope, ids []event.UUID) (map[event.UUID]bool, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	var replayed []mssql.UniqueIdentifier
+	var replayed []string
 	err := retry(ctx, func() error {
 		wait, err := lockTimeout(ctx, "replay")
 		if err != nil {
 			return err
 		}
-		replayed, err = s.queueOf(scope).Replay(ctx, ReplayParams{Scope: int32(scope), Ids: idList(ids), LockTimeout: wait})
+		p := ReplayParams{MaxRows: replayPiece, Ids: idList(ids), Scope: int32(scope), LockTimeout: wait}
+		replayed, err = s.queueOf(scope).Replay(ctx, p)
 		return Classify("replay", err)
 	})
-	return len(replayed), err
+	if err != nil {
+		return nil, err
+	}
+	back := make(map[event.UUID]bool, len(replayed))
+	for _, text := range replayed {
+		back[idOf(text)] = true
+	}
+	return back, nil
 }
 
 // ParkKey stops the deliveries of one key until ReleaseKey; what is in flight

@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,19 +37,46 @@ var isolationLevels = map[int]string{1: "READ UNCOMMITTED", 2: "READ COMMITTED",
 // database goes by its name: its number is another one for DB_ID in Azure.
 const inspect = `SELECT CASE WHEN SERVERPROPERTY('Babelfish') = 1 THEN 1 ELSE 0 END,
        CONVERT(int, d.compatibility_level), CONVERT(int, d.is_read_committed_snapshot_on), CONVERT(int, d.snapshot_isolation_state),
-       CONVERT(int, s.transaction_isolation_level), @@OPTIONS & 2
+       CONVERT(int, s.transaction_isolation_level), @@OPTIONS & @implicit
   FROM sys.databases AS d CROSS JOIN sys.dm_exec_sessions AS s
  WHERE d.name = DB_NAME() AND s.session_id = @@SPID`
 
 // Inspect reads the facts about the database of db.
 func Inspect(ctx context.Context, db *sql.DB) (Facts, error) {
+	f, err := inspectSession(ctx, db)
+	if err != nil {
+		return f, Classify("inspect the database", err)
+	}
+	return f, nil
+}
+
+// inspectSession looks at a session as the pool hands it out. One that was used
+// before may have been left with another level, which is nobody's fault.
+func inspectSession(ctx context.Context, db *sql.DB) (Facts, error) {
 	var (
 		f                             Facts
 		snapshot, isolation, implicit int
 	)
-	err := db.QueryRowContext(ctx, inspect).Scan(&f.Babelfish, &f.Compatibility, &f.ReadCommittedSnapshot, &snapshot, &isolation, &implicit)
+	conn, err := db.Conn(ctx)
 	if err != nil {
-		return f, Classify("inspect the database", err)
+		return f, err
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, `SET TRANSACTION ISOLATION LEVEL READ COMMITTED`); err != nil {
+		return f, err
+	}
+	err = conn.Raw(func(c any) error { // runs the pool's SessionInitSQL
+		if session, ok := c.(driver.SessionResetter); ok {
+			return session.ResetSession(ctx)
+		}
+		return nil
+	})
+	if err != nil {
+		return f, err
+	}
+	err = conn.QueryRowContext(ctx, inspect, sql.Named("implicit", 2)).Scan(&f.Babelfish, &f.Compatibility, &f.ReadCommittedSnapshot, &snapshot, &isolation, &implicit)
+	if err != nil {
+		return f, err
 	}
 	f.SnapshotAllowed = snapshot == 1
 	f.Isolation = isolationLevels[isolation]

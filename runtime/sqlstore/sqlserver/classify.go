@@ -27,6 +27,16 @@ const (
 	numberLastRefused = 51009
 )
 
+// numberOver is what batches raise that find their transaction ended; 3930 and 3998
+// say that it can only be rolled back.
+const numberOver = 51013
+
+var over = []int32{numberOver, 3930, 3998}
+
+// duplicate are the numbers of a unique key that exists. In lanebox's own tables
+// another transaction was first, and the next try finds its row.
+var duplicate = []int32{2601, 2627}
+
 // numberNoObject says that a table or view does not exist.
 const numberNoObject = 208
 
@@ -43,7 +53,6 @@ var retryable = []int32{
 	1204,       // no locks are left
 	1205,       // deadlock
 	1222,       // lock timeout
-	2601, 2627, // another transaction was first with a unique key
 	3960, 3961, // a row or a table changed since the snapshot was taken
 	41301, 41302, 41305, 41325, 41839, // the same in memory-optimized tables
 	numberLocked,
@@ -58,7 +67,8 @@ var unavailable = []int32{
 	615, 4060, 18401, // the database cannot be opened, or is being upgraded
 	926, 927, 976, 978, 979, 982, 983, // the database is restoring, or on a replica that takes no such connection
 	6001, 6002, 6005, 6006, 17142, 17148, // the server is paused or shut down
-	4221, 10928, 10929, 40143, 40166, 40197, 40501, 40540, 40549, 40550, 40613, // Azure: failover and throttling
+	701, 8645, 8651, // no memory is left
+	4221, 10928, 10929, 10936, 40143, 40166, 40197, 40501, 40540, 40549, 40550, 40613, // Azure: failover and throttling
 	42108, 42109, 49918, 49919, 49920,
 }
 
@@ -86,19 +96,27 @@ func Classify(op string, err error) error {
 	case errors.Is(err, sql.ErrTxDone):
 		return fmt.Errorf("%s: %w", op, errOver)
 	case lostConnection(err):
-		return fmt.Errorf("%s: %w: %w", op, ErrConnection, err)
+		return fmt.Errorf("%s: %w: %w%s", op, ErrConnection, err, advice(err))
 	}
-	return fmt.Errorf("%s: %w", op, err)
+	return fmt.Errorf("%s: %w%s", op, err, advice(err))
+}
+
+// advice explains errors that come from how the database was opened.
+func advice(err error) string {
+	var network net.Error
+	switch {
+	case errors.As(err, &network) && network.Timeout() && !errors.Is(err, context.DeadlineExceeded):
+		return `; a "connection timeout" in the connection string ends every call that lasts longer: take it out`
+	case strings.HasPrefix(err.Error(), "sql: expected 0 arguments"):
+		return `; open the database as "sqlserver": the driver's other name, "mssql", takes no named parameters`
+	}
+	return ""
 }
 
 // classifyNumbers classifies what the server reported. It may report several
 // errors, of which the last is not always the one that tells.
 func classifyNumbers(op string, server mssql.Error, err error) error {
-	all := server.All
-	if len(all) == 0 {
-		all = []mssql.Error{server}
-	}
-	for _, e := range all {
+	for _, e := range each(server) {
 		switch {
 		case e.Number >= numberRefused && e.Number <= numberLastRefused:
 			return refusal(e.Message)
@@ -106,6 +124,8 @@ func classifyNumbers(op string, server mssql.Error, err error) error {
 			return &event.RetryableError{Op: op, Err: err}
 		case slices.Contains(unavailable, e.Number):
 			return fmt.Errorf("%s: %w: %w", op, ErrConnection, err)
+		case slices.Contains(over, e.Number):
+			return fmt.Errorf("%s: %w (%w)", op, errOver, err)
 		case e.Number == numberNoObject:
 			return sqlqueue.Missing(op, err)
 		}
@@ -114,6 +134,20 @@ func classifyNumbers(op string, server mssql.Error, err error) error {
 		return fmt.Errorf("%s: %w (%w)", op, errOver, err)
 	}
 	return fmt.Errorf("%s: %w", op, err)
+}
+
+// each returns the errors that the server reported together.
+func each(server mssql.Error) []mssql.Error {
+	if len(server.All) == 0 {
+		return []mssql.Error{server}
+	}
+	return server.All
+}
+
+// isDuplicate reports whether a unique key exists.
+func isDuplicate(err error) bool {
+	var server mssql.Error
+	return errors.As(err, &server) && slices.ContainsFunc(each(server), func(e mssql.Error) bool { return slices.Contains(duplicate, e.Number) })
 }
 
 // refusal reads the message of an error that lanebox's triggers raise:
@@ -146,14 +180,15 @@ func lostConnection(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
-// retry runs fn again while it reports a *event.RetryableError, at most three
-// times in all. fn must be a transaction of its own.
+// retry runs fn again while it reports a *event.RetryableError, or that another
+// transaction was first with a unique key, at most three times in all. fn must be a
+// transaction of its own, in lanebox's own tables.
 func retry(ctx context.Context, fn func() error) error {
 	const tries = 3
 	for try := 1; ; try++ {
 		err := fn()
 		var again *event.RetryableError
-		if try == tries || ctx.Err() != nil || !errors.As(err, &again) {
+		if try == tries || ctx.Err() != nil || !errors.As(err, &again) && !isDuplicate(err) {
 			return err
 		}
 	}

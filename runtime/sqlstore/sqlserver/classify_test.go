@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 
@@ -47,12 +48,12 @@ func TestClassify(t *testing.T) {
 		want func(error) bool
 	}{
 		{server(51001), configuration}, {server(51006), configuration}, {server(51009), configuration}, {server(51010), neither}, {server(51011), neither},
-		{server(51000), again}, {server(1205), again}, {server(1222), again}, {server(2627), again}, {server(2601), again}, {server(3960), again},
+		{server(51000), again}, {server(1205), again}, {server(1222), again}, {server(2627), neither}, {server(2601), neither}, {server(3960), again},
 		{server(40197), connection}, {server(40501), connection}, {server(40613), connection}, {server(49918), connection}, {server(49919), connection},
 		{server(49920), connection}, {server(4060), connection}, {server(10928), connection}, {server(10929), connection}, {server(40143), connection},
 		{server(233), connection}, {server(64), connection}, {server(10053), connection}, {server(10054), connection}, {server(10060), connection},
 		{server(596), connection}, {server(6005), connection},
-		{server(0), over}, {sql.ErrTxDone, over},
+		{server(0), over}, {server(3930), over}, {server(3998), over}, {server(51013), over}, {server(701), connection}, {sql.ErrTxDone, over},
 		{server(207), neither}, {server(208), missing}, {server(547), neither}, {server(18456), neither},
 		{several(51000, 3609), again}, {several(51002, 3609), configuration}, {several(3621, 1205), again}, {several(547, 3621), neither},
 		{mssql.ServerError{}, connection}, {mssql.StreamError{InnerError: io.EOF}, connection}, {driver.ErrBadConn, connection},
@@ -104,8 +105,28 @@ func TestRetryGivesUp(t *testing.T) {
 	if tries != 3 || err == nil {
 		t.Errorf("%d tries, %v", tries, err)
 	}
+	tries = 0 // in tables of lanebox another transaction was first
+	err = retry(t.Context(), func() error { tries++; return fmt.Errorf("x: %w", mssql.Error{Number: 2627}) })
+	if tries != 3 || err == nil {
+		t.Errorf("%d tries of a unique key, %v", tries, err)
+	}
 	tries = 0
 	if err := retry(t.Context(), func() error { tries++; return io.EOF }); tries != 1 || err == nil {
 		t.Errorf("%d tries, %v", tries, err)
+	}
+}
+
+// How the database was opened is wrong: the error says so.
+func TestAdvice(t *testing.T) {
+	for want, err := range map[string]error{
+		"connection timeout": &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded},
+		`as "sqlserver"`:     errors.New("sql: expected 0 arguments, got 4"),
+	} {
+		if got := Classify("op", err); !strings.Contains(got.Error(), want) || !errors.Is(got, err) {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+	if got := Classify("op", context.DeadlineExceeded); got.Error() != "op: context deadline exceeded" {
+		t.Errorf("got %v", got)
 	}
 }

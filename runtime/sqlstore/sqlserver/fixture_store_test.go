@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,6 +50,7 @@ var cases = []struct {
 	{"MoveIsolatesWhatCannotBeMoved", moveIsolatesWhatCannotBeMoved},
 	{"PositionMovesWithItsMessages", positionMovesWithItsMessages},
 	{"ReceiveInATransaction", receiveInATransaction},
+	{"PublishNeedsItsTransaction", publishNeedsItsTransaction},
 }
 
 // A message goes the whole way with any names of tables, and with text and bytes.
@@ -418,4 +420,26 @@ func receiveInATransaction(b *box) {
 		b.want("messages", b.count(`SELECT COUNT(*) FROM `+b.table("inbox")), i)
 	}
 	b.want("repeated", b.receive(paymentSource, m...), []inbox.Disposition{inbox.Duplicate})
+}
+
+// Whoever ended the transaction that a publish belongs to, the publish does not
+// happen by itself.
+func publishNeedsItsTransaction(b *box) {
+	for _, end := range []string{"ROLLBACK TRANSACTION", "COMMIT TRANSACTION"} {
+		for n := range 2 { // the batch for one message, and that for several
+			tx, err := b.db.BeginTx(b.Context(), nil)
+			b.check(err)
+			if _, err := tx.ExecContext(b.Context(), end); err != nil {
+				b.Fatal(err)
+			}
+			records := []outbox.Record{record("order.shipped.v1", "k", "1"), record("order.shipped.v1", "k", "2")}
+			if err := b.appender(tx).Append(b.Context(), records[n:]); err == nil || !strings.Contains(err.Error(), "the transaction is over") {
+				b.Errorf("after %s a publish of %d answers %v", end, 2-n, err)
+			}
+			_ = tx.Rollback()
+		}
+	}
+	var left int
+	b.check(b.db.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+b.table("outbox_row")).Scan(&left))
+	b.want("messages that were published by themselves", left, 0)
 }

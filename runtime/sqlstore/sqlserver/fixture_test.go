@@ -44,14 +44,15 @@ const (
 // A fixture is one generated package.
 type fixture struct {
 	name, schema, prefix string
+	options              string // of the connection
 	binary               bool
 	open                 func(*sql.DB) *store.Store
 	appender             func(*sql.Tx) outbox.Appender
 }
 
 var fixtures = []fixture{
-	{"plain", "dbo", "", false, func(db *sql.DB) *store.Store { return plain.NewStore(db, callTimeout).Store }, plain.Appender},
-	{"quoted", `my "odd" schema\`, "Select ", true, func(db *sql.DB) *store.Store { return quoted.NewStore(db, callTimeout).Store }, quoted.Appender},
+	{"plain", "dbo", "", "&guid+conversion=true", false, func(db *sql.DB) *store.Store { return plain.NewStore(db, callTimeout).Store }, plain.Appender},
+	{"quoted", `my "odd" schema\`, "Select ", "", true, func(db *sql.DB) *store.Store { return quoted.NewStore(db, callTimeout).Store }, quoted.Appender},
 }
 
 // table returns the quoted name of a table or view.
@@ -85,7 +86,7 @@ type box struct {
 
 func newBox(t *testing.T, f *fixture) *box {
 	t.Helper()
-	db := testmssql.DB(t, testmssql.URL(t))
+	db := testmssql.DB(t, testmssql.URL(t)+f.options)
 	if _, err := migrate.SQLServer(t.Context(), db, f.set(t)); err != nil {
 		t.Fatal(err)
 	}

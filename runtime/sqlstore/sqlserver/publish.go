@@ -55,7 +55,7 @@ func (a appender) publish(ctx context.Context, records []outbox.Record) error {
 	if len(records) == 1 && !a.binary { // bytes would be declared with their length; see padded
 		r := &records[0]
 		return a.q.PublishOne(ctx, PublishOneParams{
-			ID: guid(messageID(r.ID)), Key: r.Key, Topic: r.Topic, Payload: notNil(r.Payload),
+			ID: messageID(r.ID).String(), Key: r.Key, Topic: r.Topic, Payload: notNil(r.Payload),
 			Headers: rowtext.EncodeHeaders(r.Headers), Version: r.Version, LockTimeout: wait,
 		})
 	}

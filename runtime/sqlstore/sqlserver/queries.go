@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"time"
-
-	mssql "github.com/microsoft/go-mssqldb"
 )
 
 // A DBTX sends statements: *sql.DB, *sql.Conn and *sql.Tx do. It is the
@@ -58,8 +56,8 @@ type QueueQueries interface {
 	SettleDone(ctx context.Context, p SettleDoneParams) ([]SettleRow, error)
 	Settle(ctx context.Context, p SettleParams) ([]SettleRow, error)
 	DeadLetters(ctx context.Context, p DeadLettersParams) ([]DeadLettersRow, error)
-	// Replay returns the ids it put back.
-	Replay(ctx context.Context, p ReplayParams) ([]mssql.UniqueIdentifier, error)
+	// Replay returns the ids it put back, as the server writes them.
+	Replay(ctx context.Context, p ReplayParams) ([]string, error)
 	Park(ctx context.Context, p ParkParams) error
 	Unpark(ctx context.Context, p UnparkParams) (int64, error)
 }
@@ -78,7 +76,7 @@ type PublishParams struct {
 // PublishOneParams is one message; an empty key, empty headers and version 0 are
 // stored as NULL.
 type PublishOneParams struct {
-	ID          mssql.UniqueIdentifier
+	ID          string
 	Key         string
 	Topic       string
 	Payload     []byte // sent as text unless payloads are bytes
@@ -265,7 +263,7 @@ type FetchRow struct {
 	Attempts  int32
 	Held      bool
 	DueMs     int64
-	ID        mssql.UniqueIdentifier
+	ID        string
 	Key       string
 	Topic     string
 	Payload   []byte
@@ -318,7 +316,7 @@ type DeadLettersParams struct {
 type DeadLettersRow struct {
 	Lane      int64
 	Sequence  int64
-	ID        mssql.UniqueIdentifier
+	ID        string
 	Key       string
 	Topic     string
 	Payload   []byte
@@ -336,8 +334,9 @@ type DeadLettersRow struct {
 
 // ReplayParams names dead letters; Ids is an array of ids.
 type ReplayParams struct {
-	Scope       int32
+	MaxRows     int64
 	Ids         string
+	Scope       int32
 	LockTimeout int32
 }
 

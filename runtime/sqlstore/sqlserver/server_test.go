@@ -5,9 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/lane"
@@ -21,12 +24,14 @@ import (
 // A server is a database with the table done, which says what was committed.
 type server struct {
 	*testing.T
-	db *sql.DB
+	db  *sql.DB
+	url string
 }
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{t, testmssql.DB(t, testmssql.URL(t))}
+	url := testmssql.URL(t)
+	s := &server{t, testmssql.DB(t, url), url}
 	s.exec(`CREATE TABLE done (what nvarchar(50) NOT NULL)`)
 	s.exec(`CREATE TABLE message (sequence bigint NOT NULL)`)
 	return s
@@ -192,6 +197,46 @@ func TestIsolationIsNotInherited(t *testing.T) {
 		}); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// What the service's own transactions left behind in a session is not taken for
+// how sessions begin.
+func TestUsedSessionsAreNotBlamed(t *testing.T) {
+	s, ctx := newServer(t), t.Context()
+	s.db.SetMaxOpenConns(1)
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckDatabase(ctx, s.db); err != nil {
+		t.Error(err)
+	}
+	connector, err := mssql.NewConnector(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connector.SessionInitSQL = "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"
+	strict := sql.OpenDB(connector)
+	defer strict.Close()
+	if err := CheckDatabase(ctx, strict); err == nil || !strings.Contains(err.Error(), `"SERIALIZABLE"`) {
+		t.Errorf("sessions that begin with a stricter level: %v", err)
+	}
+}
+
+// The driver's other name takes no named parameters.
+func TestOtherNameOfTheDriver(t *testing.T) {
+	s := newServer(t)
+	db, err := sql.Open("mssql", s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := CheckDatabase(t.Context(), db); err == nil || !strings.Contains(err.Error(), `as "sqlserver"`) {
+		t.Errorf("got %v", err)
 	}
 }
 

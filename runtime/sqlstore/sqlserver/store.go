@@ -245,7 +245,7 @@ func (s *scopeStore) page(p lane.FetchParams, fetched []FetchRow) lane.Page {
 			Bucket: lane.Bucket(f.Bucket), Lane: f.Lane, Attempts: int(f.Attempts), Held: f.Held,
 			DueIn: time.Duration(f.DueMs) * time.Millisecond,
 			Message: event.Message{
-				ID: event.UUID(f.ID), Sequence: f.Sequence, Topic: f.Topic, Key: f.Key, Payload: f.Payload,
+				ID: idOf(f.ID), Sequence: f.Sequence, Topic: f.Topic, Key: f.Key, Payload: f.Payload,
 				Headers: rowtext.DecodeHeaders(f.Headers), Version: f.Version, CreatedAt: utc(f.CreatedAt),
 				Source: s.store.c.Sources[f.Source], IdempotencyKey: f.IdempotencyKey,
 			},

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,7 +140,7 @@ func TestFetchedRowsAndStops(t *testing.T) {
 	c, store := newCanned(t)
 	id := event.NewUUID()
 	c.fetch = []FetchRow{
-		{Bucket: 1, Lane: 101, Sequence: 4, Attempts: 2, Held: true, ID: guid(id), Key: "k", Topic: "t", Payload: []byte("p"), Headers: `{"a":"b"}`,
+		{Bucket: 1, Lane: 101, Sequence: 4, Attempts: 2, Held: true, ID: strings.ToUpper(id.String()), Key: "k", Topic: "t", Payload: []byte("p"), Headers: `{"a":"b"}`,
 			Version: 9, Source: 7, IdempotencyKey: "x"},
 		{Bucket: 1, Lane: 150, Stop: sqlqueue.StopEnd},
 		{Bucket: 2, Lane: 201, Sequence: 5, Stop: sqlqueue.StopBytes},

@@ -98,7 +98,7 @@ func (t *transaction) commit(ctx context.Context) error {
 		return failed
 	}
 	_, err := t.ExecContext(ctx, commitWhole)
-	if number(err) == 51013 {
+	if number(err) == numberOver {
 		return fmt.Errorf("%w (%w)", errOver, err)
 	}
 	return err

@@ -264,6 +264,11 @@ BEGIN
 END;
 GO
 
+-- A replay takes many dead letters in one transaction, and others bury theirs meanwhile.
+ALTER TABLE [dbo].[billing_outbox_dead] SET (LOCK_ESCALATION = DISABLE);
+ALTER TABLE [dbo].[billing_inbox_dead] SET (LOCK_ESCALATION = DISABLE);
+GO
+
 -- Routes: the destinations of a topic. The mark behind the topic makes trailing blanks count.
 DROP FUNCTION IF EXISTS [dbo].[billing_outbox_route];
 GO

@@ -11,6 +11,7 @@
 -- name: OutboxPublish :exec
 -- params: @messages nvarchar(max), @lock_timeout int
 SET NOCOUNT ON; SET XACT_ABORT ON;
+IF @@TRANCOUNT = 0 THROW 51013, N'lanebox: the transaction is not the one that was begun', 1;
 INSERT INTO [dbo].[outbox] (id, [key], topic, payload, headers, version, [position], lock_timeout)
 SELECT m.i, m.k, m.t, m.p, NULLIF(m.h, N''), NULLIF(m.v, 0), CONVERT(int, j.[key]), @lock_timeout
   FROM OPENJSON(@messages) AS j
@@ -19,10 +20,11 @@ SELECT m.i, m.k, m.t, m.p, NULLIF(m.h, N''), NULLIF(m.v, 0), CONVERT(int, j.[key
 
 -- OutboxPublishOne is OutboxPublish for one message.
 -- name: OutboxPublishOne :exec
--- params: @id uniqueidentifier, @key nvarchar(max), @topic nvarchar(max), @payload nvarchar(max), @headers nvarchar(max), @version bigint, @lock_timeout int
+-- params: @id nvarchar(36), @key nvarchar(max), @topic nvarchar(max), @payload nvarchar(max), @headers nvarchar(max), @version bigint, @lock_timeout int
 SET NOCOUNT ON; SET XACT_ABORT ON;
+IF @@TRANCOUNT = 0 THROW 51013, N'lanebox: the transaction is not the one that was begun', 1;
 INSERT INTO [dbo].[outbox] (id, [key], topic, payload, headers, version, lock_timeout)
-VALUES (@id, @key, @topic, @payload, NULLIF(@headers, N''), NULLIF(@version, 0), @lock_timeout);
+VALUES (CONVERT(uniqueidentifier, @id), @key, @topic, @payload, NULLIF(@headers, N''), NULLIF(@version, 0), @lock_timeout);
 
 -- OutboxTryLocks tries the locks of keys, in the order of their numbers, and never waits. A key that is locked already by
 -- this transaction counts as locked.
@@ -410,7 +412,7 @@ OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO @p (position, stop, lane, sequence, size, due_ms) SELECT g.position, CASE WHEN g.stop = 2 THEN 2 ELSE 1 END, g.lane - 1, 0, 0, 0 FROM @g AS g WHERE g.stop < 3;
 SELECT TOP (@max_rows + @n) g.bucket, p.lane, p.sequence, CONVERT(bigint, CASE WHEN p.stop > 0 THEN p.stop WHEN p.before >= @max_bytes THEN 3 ELSE 0 END) AS stop,
        COALESCE(p.attempts, 0) AS attempts, CONVERT(bit, CASE WHEN p.attempts IS NULL THEN 0 ELSE 1 END) AS held, p.due_ms,
-       COALESCE(o.id, CONVERT(uniqueidentifier, '00000000-0000-0000-0000-000000000000')) AS id, COALESCE(o.[key], N'') AS [key], COALESCE(o.topic, N'') AS topic,
+       COALESCE(CONVERT(nvarchar(36), o.id), N'') AS id, COALESCE(o.[key], N'') AS [key], COALESCE(o.topic, N'') AS topic,
        CASE WHEN p.stop > 0 OR p.due_ms > 0 OR p.before >= @max_bytes THEN CONVERT(nvarchar(max), N'') ELSE o.payload END AS payload, COALESCE(o.headers, N'') AS headers,
        COALESCE(o.version, 0) AS version, COALESCE(o.created_at, SYSUTCDATETIME()) AS created_at
   FROM (SELECT k.position, k.stop, k.lane, k.sequence, k.attempts, k.due_ms, SUM(k.size) OVER (ORDER BY k.position, k.stop, k.lane, k.sequence ROWS UNBOUNDED PRECEDING) - k.size AS before FROM @p AS k) AS p
@@ -503,14 +505,14 @@ SELECT DISTINCT CONVERT(smallint, 3), h.lane FROM @f AS f INNER JOIN [dbo].[lane
 -- name: OutboxDeadLetters :many
 -- params: @scope int, @after bigint, @max_rows bigint
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SELECT TOP (@max_rows) x.lane, x.sequence, x.id, COALESCE(x.[key], N'') AS [key], x.topic, x.payload, COALESCE(x.headers, N'') AS headers,
+SELECT TOP (@max_rows) x.lane, x.sequence, CONVERT(nvarchar(36), x.id) AS id, COALESCE(x.[key], N'') AS [key], x.topic, x.payload, COALESCE(x.headers, N'') AS headers,
        COALESCE(x.version, 0) AS version, x.attempts, x.reason, x.last_error, x.created_at, x.died_at
   FROM [dbo].[outbox_dead] AS x WHERE x.destination = @scope AND x.sequence > @after ORDER BY x.sequence;
 
--- OutboxReplay puts dead letters back: the same message at the end of its lane, in the old order, under the lanes' locks like
--- a publish. It returns the ids it put back; one that somebody else replayed is left out.
+-- OutboxReplay puts dead letters back, the first max_rows of those it is told: the same message at the end of its lane, in the
+-- old order, under the lanes' locks like a publish. It returns the ids it put back; one that somebody else replayed is left out.
 -- name: OutboxReplay :many
--- params: @scope int, @ids nvarchar(max), @lock_timeout int
+-- params: @max_rows bigint, @ids nvarchar(max), @scope int, @lock_timeout int
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @k TABLE (sequence bigint NOT NULL PRIMARY KEY, lane bigint NOT NULL);
 DECLARE @d TABLE (sequence bigint NOT NULL PRIMARY KEY, id uniqueidentifier NOT NULL);
@@ -518,7 +520,7 @@ DECLARE @wait int;
 SET @wait = @lock_timeout;
 BEGIN TRANSACTION;
 INSERT INTO @k (sequence, lane)
-SELECT x.sequence, x.lane FROM (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i INNER JOIN [dbo].[outbox_dead] AS x WITH (FORCESEEK) ON x.id = i.id WHERE x.destination = @scope
+SELECT TOP (@max_rows) x.sequence, x.lane FROM (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i INNER JOIN [dbo].[outbox_dead] AS x WITH (FORCESEEK) ON x.id = i.id WHERE x.destination = @scope ORDER BY x.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DECLARE @lock TABLE (lane bigint NOT NULL PRIMARY KEY);
 DECLARE @lane bigint, @resource nvarchar(255), @rc int, @left int, @until datetime2(7);
@@ -547,7 +549,7 @@ OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DELETE x FROM @d AS d INNER JOIN [dbo].[outbox_dead] AS x WITH (ROWLOCK) ON x.destination = @scope AND x.sequence = d.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 COMMIT TRANSACTION;
-SELECT d.id FROM @d AS d ORDER BY d.sequence;
+SELECT CONVERT(nvarchar(36), d.id) AS id FROM @d AS d ORDER BY d.sequence;
 
 -- OutboxPark stops the deliveries of one key until OutboxUnpark; what is in flight right now may still finish.
 -- name: OutboxPark :exec
@@ -658,7 +660,7 @@ OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO @p (position, stop, lane, sequence, size, due_ms) SELECT g.position, CASE WHEN g.stop = 2 THEN 2 ELSE 1 END, g.lane - 1, 0, 0, 0 FROM @g AS g WHERE g.stop < 3;
 SELECT TOP (@max_rows + @n) g.bucket, p.lane, p.sequence, CONVERT(bigint, CASE WHEN p.stop > 0 THEN p.stop WHEN p.before >= @max_bytes THEN 3 ELSE 0 END) AS stop,
        COALESCE(p.attempts, 0) AS attempts, CONVERT(bit, CASE WHEN p.attempts IS NULL THEN 0 ELSE 1 END) AS held, p.due_ms,
-       COALESCE(o.id, CONVERT(uniqueidentifier, '00000000-0000-0000-0000-000000000000')) AS id, COALESCE(o.aggregate_id, N'') AS aggregate_id, COALESCE(o.event_type, N'') AS event_type,
+       COALESCE(CONVERT(nvarchar(36), o.id), N'') AS id, COALESCE(o.aggregate_id, N'') AS aggregate_id, COALESCE(o.event_type, N'') AS event_type,
        CASE WHEN p.stop > 0 OR p.due_ms > 0 OR p.before >= @max_bytes THEN CONVERT(varbinary(max), 0x) ELSE o.payload END AS payload, COALESCE(o.headers, N'') AS headers,
        COALESCE(o.version, 0) AS version, COALESCE(o.created_at, SYSUTCDATETIME()) AS created_at, COALESCE(o.source, 0) AS source, COALESCE(o.idempotency_key, N'') AS idempotency_key
   FROM (SELECT k.position, k.stop, k.lane, k.sequence, k.attempts, k.due_ms, SUM(k.size) OVER (ORDER BY k.position, k.stop, k.lane, k.sequence ROWS UNBOUNDED PRECEDING) - k.size AS before FROM @p AS k) AS p
@@ -751,14 +753,14 @@ SELECT DISTINCT CONVERT(smallint, 3), h.lane FROM @f AS f INNER JOIN [dbo].[lane
 -- name: InboxDeadLetters :many
 -- params: @scope int, @after bigint, @max_rows bigint
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SELECT TOP (@max_rows) x.lane, x.sequence, x.id, COALESCE(x.aggregate_id, N'') AS aggregate_id, x.event_type, x.payload, COALESCE(x.headers, N'') AS headers,
+SELECT TOP (@max_rows) x.lane, x.sequence, CONVERT(nvarchar(36), x.id) AS id, COALESCE(x.aggregate_id, N'') AS aggregate_id, x.event_type, x.payload, COALESCE(x.headers, N'') AS headers,
        COALESCE(x.version, 0) AS version, x.attempts, x.reason, x.last_error, x.created_at, x.died_at, x.source, x.idempotency_key
   FROM [dbo].[inbox_dead] AS x WHERE x.scope = @scope AND x.sequence > @after ORDER BY x.sequence;
 
--- InboxReplay puts dead letters back: the same message at the end of its lane, in the old order, under the lanes' locks like
--- a publish. It returns the ids it put back; one that somebody else replayed is left out.
+-- InboxReplay puts dead letters back, the first max_rows of those it is told: the same message at the end of its lane, in the
+-- old order, under the lanes' locks like a publish. It returns the ids it put back; one that somebody else replayed is left out.
 -- name: InboxReplay :many
--- params: @scope int, @ids nvarchar(max), @lock_timeout int
+-- params: @max_rows bigint, @ids nvarchar(max), @scope int, @lock_timeout int
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @k TABLE (sequence bigint NOT NULL PRIMARY KEY, lane bigint NOT NULL);
 DECLARE @d TABLE (sequence bigint NOT NULL PRIMARY KEY, id uniqueidentifier NOT NULL);
@@ -766,7 +768,7 @@ DECLARE @wait int;
 SET @wait = @lock_timeout;
 BEGIN TRANSACTION;
 INSERT INTO @k (sequence, lane)
-SELECT x.sequence, x.lane FROM (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i INNER JOIN [dbo].[inbox_dead] AS x WITH (FORCESEEK) ON x.id = i.id WHERE x.scope = @scope
+SELECT TOP (@max_rows) x.sequence, x.lane FROM (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i INNER JOIN [dbo].[inbox_dead] AS x WITH (FORCESEEK) ON x.id = i.id WHERE x.scope = @scope ORDER BY x.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DECLARE @lock TABLE (lane bigint NOT NULL PRIMARY KEY);
 DECLARE @lane bigint, @resource nvarchar(255), @rc int, @left int, @until datetime2(7);
@@ -795,7 +797,7 @@ OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DELETE x FROM @d AS d INNER JOIN [dbo].[inbox_dead] AS x WITH (ROWLOCK) ON x.scope = @scope AND x.sequence = d.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 COMMIT TRANSACTION;
-SELECT d.id FROM @d AS d ORDER BY d.sequence;
+SELECT CONVERT(nvarchar(36), d.id) AS id FROM @d AS d ORDER BY d.sequence;
 
 -- InboxPark stops the deliveries of one key until InboxUnpark; what is in flight right now may still finish.
 -- name: InboxPark :exec

@@ -7,8 +7,6 @@ import (
 	"database/sql"
 	"time"
 
-	mssql "github.com/microsoft/go-mssqldb"
-
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/lane"
 	"github.com/lanebox/lanebox/runtime/outbox"
@@ -222,7 +220,7 @@ func (x outboxQueries) DeadLetters(ctx context.Context, p store.DeadLettersParam
 	})
 }
 
-func (x outboxQueries) Replay(ctx context.Context, p store.ReplayParams) ([]mssql.UniqueIdentifier, error) {
+func (x outboxQueries) Replay(ctx context.Context, p store.ReplayParams) ([]string, error) {
 	return x.q.OutboxReplay(ctx, db.OutboxReplayParams(p))
 }
 
@@ -269,7 +267,7 @@ func (x inboxQueries) DeadLetters(ctx context.Context, p store.DeadLettersParams
 	})
 }
 
-func (x inboxQueries) Replay(ctx context.Context, p store.ReplayParams) ([]mssql.UniqueIdentifier, error) {
+func (x inboxQueries) Replay(ctx context.Context, p store.ReplayParams) ([]string, error) {
 	return x.q.InboxReplay(ctx, db.InboxReplayParams(p))
 }
 

@@ -107,7 +107,7 @@ type SettleAllParams struct {
 	Bucket  int16
 	Scope   int32
 	Lane    int64
-	ID      mssql.UniqueIdentifier
+	ID      string
 	Owner   string
 	Topic   string
 	Leases  string
@@ -120,7 +120,7 @@ type SettleAllRow struct {
 	Bucket    int16
 	Scope     int32
 	Lane      int64
-	ID        mssql.UniqueIdentifier
+	ID        string
 	Owner     string
 	Topic     string
 	Leases    string

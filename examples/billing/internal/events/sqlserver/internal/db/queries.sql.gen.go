@@ -86,7 +86,7 @@ func (q *Queries) InboxComplete(ctx context.Context, arg InboxCompleteParams) (I
 
 const inboxDeadLetters = `-- name: InboxDeadLetters :many
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SELECT TOP (@max_rows) x.lane, x.sequence, x.id, COALESCE(x.aggregate_id, N'') AS aggregate_id, x.event_type, x.payload, COALESCE(x.headers, N'') AS headers,
+SELECT TOP (@max_rows) x.lane, x.sequence, CONVERT(nvarchar(36), x.id) AS id, COALESCE(x.aggregate_id, N'') AS aggregate_id, x.event_type, x.payload, COALESCE(x.headers, N'') AS headers,
        COALESCE(x.version, 0) AS version, x.attempts, x.reason, x.last_error, x.created_at, x.died_at, x.source, x.idempotency_key
   FROM [dbo].[billing_inbox_dead] AS x WHERE x.scope = @scope AND x.sequence > @after ORDER BY x.sequence;
 `
@@ -100,7 +100,7 @@ type InboxDeadLettersParams struct {
 type InboxDeadLettersRow struct {
 	Lane           int64
 	Sequence       int64
-	ID             mssql.UniqueIdentifier
+	ID             string
 	AggregateID    string
 	EventType      string
 	Payload        []byte
@@ -228,7 +228,7 @@ OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO @p (position, stop, lane, sequence, size, due_ms) SELECT g.position, CASE WHEN g.stop = 2 THEN 2 ELSE 1 END, g.lane - 1, 0, 0, 0 FROM @g AS g WHERE g.stop < 3;
 SELECT TOP (@max_rows + @n) g.bucket, p.lane, p.sequence, CONVERT(bigint, CASE WHEN p.stop > 0 THEN p.stop WHEN p.before >= @max_bytes THEN 3 ELSE 0 END) AS stop,
        COALESCE(p.attempts, 0) AS attempts, CONVERT(bit, CASE WHEN p.attempts IS NULL THEN 0 ELSE 1 END) AS held, p.due_ms,
-       COALESCE(o.id, CONVERT(uniqueidentifier, '00000000-0000-0000-0000-000000000000')) AS id, COALESCE(o.aggregate_id, N'') AS aggregate_id, COALESCE(o.event_type, N'') AS event_type,
+       COALESCE(CONVERT(nvarchar(36), o.id), N'') AS id, COALESCE(o.aggregate_id, N'') AS aggregate_id, COALESCE(o.event_type, N'') AS event_type,
        CASE WHEN p.stop > 0 OR p.due_ms > 0 OR p.before >= @max_bytes THEN CONVERT(varbinary(max), 0x) ELSE o.payload END AS payload, COALESCE(o.headers, N'') AS headers,
        COALESCE(o.version, 0) AS version, COALESCE(o.created_at, SYSUTCDATETIME()) AS created_at, COALESCE(o.source, 0) AS source, COALESCE(o.idempotency_key, N'') AS idempotency_key
   FROM (SELECT k.position, k.stop, k.lane, k.sequence, k.attempts, k.due_ms, SUM(k.size) OVER (ORDER BY k.position, k.stop, k.lane, k.sequence ROWS UNBOUNDED PRECEDING) - k.size AS before FROM @p AS k) AS p
@@ -259,7 +259,7 @@ type InboxFetchRow struct {
 	Attempts       int32
 	Held           bool
 	DueMs          int64
-	ID             mssql.UniqueIdentifier
+	ID             string
 	AggregateID    string
 	EventType      string
 	Payload        []byte
@@ -474,7 +474,7 @@ DECLARE @wait int;
 SET @wait = @lock_timeout;
 BEGIN TRANSACTION;
 INSERT INTO @k (sequence, lane)
-SELECT x.sequence, x.lane FROM (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i INNER JOIN [dbo].[billing_inbox_dead] AS x WITH (FORCESEEK) ON x.id = i.id WHERE x.scope = @scope
+SELECT TOP (@max_rows) x.sequence, x.lane FROM (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i INNER JOIN [dbo].[billing_inbox_dead] AS x WITH (FORCESEEK) ON x.id = i.id WHERE x.scope = @scope ORDER BY x.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DECLARE @lock TABLE (lane bigint NOT NULL PRIMARY KEY);
 DECLARE @lane bigint, @resource nvarchar(255), @rc int, @left int, @until datetime2(7);
@@ -503,24 +503,26 @@ OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DELETE x FROM @d AS d INNER JOIN [dbo].[billing_inbox_dead] AS x WITH (ROWLOCK) ON x.scope = @scope AND x.sequence = d.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 COMMIT TRANSACTION;
-SELECT d.id FROM @d AS d ORDER BY d.sequence;
+SELECT CONVERT(nvarchar(36), d.id) AS id FROM @d AS d ORDER BY d.sequence;
 `
 
 type InboxReplayParams struct {
-	Scope       int32
+	MaxRows     int64
 	Ids         string
+	Scope       int32
 	LockTimeout int32
 }
 
-// InboxReplay puts dead letters back: the same message at the end of its lane, in the old order, under the lanes' locks like
-// a publish. It returns the ids it put back; one that somebody else replayed is left out.
-func (q *Queries) InboxReplay(ctx context.Context, arg InboxReplayParams) ([]mssql.UniqueIdentifier, error) {
+// InboxReplay puts dead letters back, the first max_rows of those it is told: the same message at the end of its lane, in the
+// old order, under the lanes' locks like a publish. It returns the ids it put back; one that somebody else replayed is left out.
+func (q *Queries) InboxReplay(ctx context.Context, arg InboxReplayParams) ([]string, error) {
 	rows, err := q.db.QueryContext(ctx, inboxReplay,
-		sql.Named("scope", arg.Scope),
+		sql.Named("max_rows", arg.MaxRows),
 		sql.Named("ids", mssql.NVarCharMax(arg.Ids)),
+		sql.Named("scope", arg.Scope),
 		sql.Named("lock_timeout", arg.LockTimeout),
 	)
-	return readMany(rows, err, func(i *mssql.UniqueIdentifier) error {
+	return readMany(rows, err, func(i *string) error {
 		return rows.Scan(i)
 	})
 }
@@ -907,7 +909,7 @@ func (q *Queries) LaneRelease(ctx context.Context, arg LaneReleaseParams) error 
 
 const outboxDeadLetters = `-- name: OutboxDeadLetters :many
 SET NOCOUNT ON; SET XACT_ABORT ON; SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SELECT TOP (@max_rows) x.lane, x.sequence, x.id, COALESCE(x.[key], N'') AS [key], x.topic, x.payload, COALESCE(x.headers, N'') AS headers,
+SELECT TOP (@max_rows) x.lane, x.sequence, CONVERT(nvarchar(36), x.id) AS id, COALESCE(x.[key], N'') AS [key], x.topic, x.payload, COALESCE(x.headers, N'') AS headers,
        COALESCE(x.version, 0) AS version, x.attempts, x.reason, x.last_error, x.created_at, x.died_at
   FROM [dbo].[billing_outbox_dead] AS x WHERE x.destination = @scope AND x.sequence > @after ORDER BY x.sequence;
 `
@@ -921,7 +923,7 @@ type OutboxDeadLettersParams struct {
 type OutboxDeadLettersRow struct {
 	Lane      int64
 	Sequence  int64
-	ID        mssql.UniqueIdentifier
+	ID        string
 	Key       string
 	Topic     string
 	Payload   []byte
@@ -1018,7 +1020,7 @@ OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 INSERT INTO @p (position, stop, lane, sequence, size, due_ms) SELECT g.position, CASE WHEN g.stop = 2 THEN 2 ELSE 1 END, g.lane - 1, 0, 0, 0 FROM @g AS g WHERE g.stop < 3;
 SELECT TOP (@max_rows + @n) g.bucket, p.lane, p.sequence, CONVERT(bigint, CASE WHEN p.stop > 0 THEN p.stop WHEN p.before >= @max_bytes THEN 3 ELSE 0 END) AS stop,
        COALESCE(p.attempts, 0) AS attempts, CONVERT(bit, CASE WHEN p.attempts IS NULL THEN 0 ELSE 1 END) AS held, p.due_ms,
-       COALESCE(o.id, CONVERT(uniqueidentifier, '00000000-0000-0000-0000-000000000000')) AS id, COALESCE(o.[key], N'') AS [key], COALESCE(o.topic, N'') AS topic,
+       COALESCE(CONVERT(nvarchar(36), o.id), N'') AS id, COALESCE(o.[key], N'') AS [key], COALESCE(o.topic, N'') AS topic,
        CASE WHEN p.stop > 0 OR p.due_ms > 0 OR p.before >= @max_bytes THEN CONVERT(nvarchar(max), N'') ELSE o.payload END AS payload, COALESCE(o.headers, N'') AS headers,
        COALESCE(o.version, 0) AS version, COALESCE(o.created_at, SYSUTCDATETIME()) AS created_at
   FROM (SELECT k.position, k.stop, k.lane, k.sequence, k.attempts, k.due_ms, SUM(k.size) OVER (ORDER BY k.position, k.stop, k.lane, k.sequence ROWS UNBOUNDED PRECEDING) - k.size AS before FROM @p AS k) AS p
@@ -1049,7 +1051,7 @@ type OutboxFetchRow struct {
 	Attempts  int32
 	Held      bool
 	DueMs     int64
-	ID        mssql.UniqueIdentifier
+	ID        string
 	Key       string
 	Topic     string
 	Payload   []byte
@@ -1117,6 +1119,7 @@ func (q *Queries) OutboxPark(ctx context.Context, arg OutboxParkParams) error {
 
 const outboxPublish = `-- name: OutboxPublish :exec
 SET NOCOUNT ON; SET XACT_ABORT ON;
+IF @@TRANCOUNT = 0 THROW 51013, N'lanebox: the transaction is not the one that was begun', 1;
 INSERT INTO [dbo].[billing_outbox] (id, [key], topic, payload, headers, version, [position], lock_timeout)
 SELECT m.i, m.k, m.t, m.p, NULLIF(m.h, N''), NULLIF(m.v, 0), CONVERT(int, j.[key]), @lock_timeout
   FROM OPENJSON(@messages) AS j
@@ -1144,12 +1147,13 @@ func (q *Queries) OutboxPublish(ctx context.Context, arg OutboxPublishParams) er
 
 const outboxPublishOne = `-- name: OutboxPublishOne :exec
 SET NOCOUNT ON; SET XACT_ABORT ON;
+IF @@TRANCOUNT = 0 THROW 51013, N'lanebox: the transaction is not the one that was begun', 1;
 INSERT INTO [dbo].[billing_outbox] (id, [key], topic, payload, headers, version, lock_timeout)
-VALUES (@id, @key, @topic, @payload, NULLIF(@headers, N''), NULLIF(@version, 0), @lock_timeout);
+VALUES (CONVERT(uniqueidentifier, @id), @key, @topic, @payload, NULLIF(@headers, N''), NULLIF(@version, 0), @lock_timeout);
 `
 
 type OutboxPublishOneParams struct {
-	ID          mssql.UniqueIdentifier
+	ID          string
 	Key         string
 	Topic       string
 	Payload     []byte
@@ -1180,7 +1184,7 @@ DECLARE @wait int;
 SET @wait = @lock_timeout;
 BEGIN TRANSACTION;
 INSERT INTO @k (sequence, lane)
-SELECT x.sequence, x.lane FROM (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i INNER JOIN [dbo].[billing_outbox_dead] AS x WITH (FORCESEEK) ON x.id = i.id WHERE x.destination = @scope
+SELECT TOP (@max_rows) x.sequence, x.lane FROM (SELECT DISTINCT CONVERT(uniqueidentifier, j.[value]) AS id FROM OPENJSON(@ids) AS j) AS i INNER JOIN [dbo].[billing_outbox_dead] AS x WITH (FORCESEEK) ON x.id = i.id WHERE x.destination = @scope ORDER BY x.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DECLARE @lock TABLE (lane bigint NOT NULL PRIMARY KEY);
 DECLARE @lane bigint, @resource nvarchar(255), @rc int, @left int, @until datetime2(7);
@@ -1209,24 +1213,26 @@ OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 DELETE x FROM @d AS d INNER JOIN [dbo].[billing_outbox_dead] AS x WITH (ROWLOCK) ON x.destination = @scope AND x.sequence = d.sequence
 OPTION (LOOP JOIN, FORCE ORDER, MAXDOP 1);
 COMMIT TRANSACTION;
-SELECT d.id FROM @d AS d ORDER BY d.sequence;
+SELECT CONVERT(nvarchar(36), d.id) AS id FROM @d AS d ORDER BY d.sequence;
 `
 
 type OutboxReplayParams struct {
-	Scope       int32
+	MaxRows     int64
 	Ids         string
+	Scope       int32
 	LockTimeout int32
 }
 
-// OutboxReplay puts dead letters back: the same message at the end of its lane, in the old order, under the lanes' locks like
-// a publish. It returns the ids it put back; one that somebody else replayed is left out.
-func (q *Queries) OutboxReplay(ctx context.Context, arg OutboxReplayParams) ([]mssql.UniqueIdentifier, error) {
+// OutboxReplay puts dead letters back, the first max_rows of those it is told: the same message at the end of its lane, in the
+// old order, under the lanes' locks like a publish. It returns the ids it put back; one that somebody else replayed is left out.
+func (q *Queries) OutboxReplay(ctx context.Context, arg OutboxReplayParams) ([]string, error) {
 	rows, err := q.db.QueryContext(ctx, outboxReplay,
-		sql.Named("scope", arg.Scope),
+		sql.Named("max_rows", arg.MaxRows),
 		sql.Named("ids", mssql.NVarCharMax(arg.Ids)),
+		sql.Named("scope", arg.Scope),
 		sql.Named("lock_timeout", arg.LockTimeout),
 	)
-	return readMany(rows, err, func(i *mssql.UniqueIdentifier) error {
+	return readMany(rows, err, func(i *string) error {
 		return rows.Scan(i)
 	})
 }

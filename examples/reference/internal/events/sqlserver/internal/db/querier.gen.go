@@ -2,11 +2,7 @@
 
 package db
 
-import (
-	"context"
-
-	mssql "github.com/microsoft/go-mssqldb"
-)
+import "context"
 
 type Querier interface {
 	// InboxAdvance records how far a source has read a log, in the transaction that stores what was read. It never goes back.
@@ -48,9 +44,9 @@ type Querier interface {
 	// is drawn in an unordered lane. Members: x SHA-256 of the idempotency key, d digest (both hexadecimal), k idempotency key, i id (new for
 	// every call), g aggregate id, t event type, o and n offset and length of the payload in payloads, h headers, v version, r reason.
 	InboxReceive(ctx context.Context, arg InboxReceiveParams) ([]int64, error)
-	// InboxReplay puts dead letters back: the same message at the end of its lane, in the old order, under the lanes' locks like
-	// a publish. It returns the ids it put back; one that somebody else replayed is left out.
-	InboxReplay(ctx context.Context, arg InboxReplayParams) ([]mssql.UniqueIdentifier, error)
+	// InboxReplay puts dead letters back, the first max_rows of those it is told: the same message at the end of its lane, in the
+	// old order, under the lanes' locks like a publish. It returns the ids it put back; one that somebody else replayed is left out.
+	InboxReplay(ctx context.Context, arg InboxReplayParams) ([]string, error)
 	// InboxSettle is InboxSettleDone for every outcome: 0 done, 1 retry after delay, 2 dead, 3 park, 4 start (attempts are
 	// recorded, due at once). A message that goes takes its hold along; an operator's park of the lane (sequence 0) stays.
 	// Kind 2 are the sequences of the messages that were still there. Members of outcomes: l lane, s sequence, o outcome, a attempts,
@@ -111,9 +107,9 @@ type Querier interface {
 	OutboxPublish(ctx context.Context, arg OutboxPublishParams) error
 	// OutboxPublishOne is OutboxPublish for one message.
 	OutboxPublishOne(ctx context.Context, arg OutboxPublishOneParams) error
-	// OutboxReplay puts dead letters back: the same message at the end of its lane, in the old order, under the lanes' locks like
-	// a publish. It returns the ids it put back; one that somebody else replayed is left out.
-	OutboxReplay(ctx context.Context, arg OutboxReplayParams) ([]mssql.UniqueIdentifier, error)
+	// OutboxReplay puts dead letters back, the first max_rows of those it is told: the same message at the end of its lane, in the
+	// old order, under the lanes' locks like a publish. It returns the ids it put back; one that somebody else replayed is left out.
+	OutboxReplay(ctx context.Context, arg OutboxReplayParams) ([]string, error)
 	// OutboxSettle is OutboxSettleDone for every outcome: 0 done, 1 retry after delay, 2 dead, 3 park, 4 start (attempts are
 	// recorded, due at once). A message that goes takes its hold along; an operator's park of the lane (sequence 0) stays.
 	// Kind 2 are the sequences of the messages that were still there. Members of outcomes: l lane, s sequence, o outcome, a attempts,
