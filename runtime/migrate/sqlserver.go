@@ -53,8 +53,7 @@ func (d *sqlserverDB) table(name string) string {
 	return d.object(d.prefix + name)
 }
 
-// sqlserverLock waits for the migration lock; errors of the transaction that
-// follow end it.
+// sqlserverLock waits for the migration lock.
 const sqlserverLock = `SET XACT_ABORT ON;
 DECLARE @granted int;
 EXEC @granted = sp_getapplock @Resource = @resource, @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = -1;

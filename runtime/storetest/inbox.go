@@ -430,3 +430,27 @@ func completionIsFenced[Tx any](e *env[Tx]) {
 		e.Errorf("handlers without completion left %s", payloads(rows))
 	}
 }
+
+// An owner whose token was set back, as after a failover that lost the takeover's
+// number, completes nothing.
+func completionNeedsTheToken[Tx any](e *env[Tx]) {
+	e.receive(Payments, orderCancelled, "A")
+	a := e.claimer("a", Payments)
+	row := a.one()
+	a.expire()
+	b := e.claimer("b", Payments)
+	handle := func(o *owner[Tx]) error {
+		return e.Pull(o.scope).Handle(e.ctx, o.name, row, o.lease(row), func(ctx context.Context, tx Tx) error {
+			return e.Appender(tx).Append(ctx, []outbox.Record{e.record(mailRequested, "")})
+		})
+	}
+	e.check(e.AddToTokens(e.ctx, a.scope, -1))
+	for _, o := range []*owner[Tx]{a, b} {
+		e.wantLeaseLost(o.name+" completing with a token that is not its own", handle(o))
+	}
+	if rows := e.claimer("m", Mail).pass(); len(rows) > 0 {
+		e.Errorf("handlers without completion left %s", payloads(rows))
+	}
+	e.check(e.AddToTokens(e.ctx, a.scope, 1))
+	e.check(handle(b)) // b still holds what it was given
+}

@@ -223,6 +223,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 			{"RemapRunsInTheTransaction", remapRunsInTheTransaction[Tx]},
 			{"HandlerAndCompletionCommitTogether", handlerAndCompletionCommitTogether[Tx]},
 			{"CompletionIsFenced", completionIsFenced[Tx]},
+			{"CompletionNeedsTheToken", completionNeedsTheToken[Tx]},
 		}},
 		{"G11 attempts are honest", []test[Tx]{
 			{"AttemptsAreThoseRecorded", attemptsAreThoseRecorded[Tx]},

@@ -55,7 +55,9 @@ func dsn(path string) string {
 
 // Begin starts a transaction that holds the write lock, whatever the data
 // source name of db says. It waits for the lock until ctx ends, ten seconds at
-// most. The error is classified.
+// most. The error is classified. In a file that is not in WAL mode a commit fails
+// while somebody reads or waits, unless the connections have a busy timeout; Open
+// sees to both.
 func Begin(ctx context.Context, db *sql.DB) (*sql.Tx, error) {
 	tx, err := immediate.Begin(ctx, db)
 	return tx, Classify("begin", err)

@@ -43,9 +43,9 @@ func plainDB(t *testing.T, path string) *sql.DB {
 }
 
 func TestBeginTakesTheWriteLockWhateverTheDSN(t *testing.T) {
-	for _, dsn := range []string{"", "?_txlock=immediate", "?_txlock=exclusive"} {
+	for _, dsn := range []string{"", "&_txlock=immediate", "&_txlock=exclusive"} {
 		path := filepath.Join(t.TempDir(), "x.db")
-		db := plainDB(t, "file:"+path+dsn)
+		db := plainDB(t, "file:"+path+"?_pragma=journal_mode(WAL)"+dsn)
 		tx, err := sqlitestore.Begin(t.Context(), db)
 		if err != nil {
 			t.Fatal(err)

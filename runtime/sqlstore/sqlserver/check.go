@@ -129,8 +129,15 @@ func Start(ctx context.Context, db *sql.DB, logger *slog.Logger) error {
 	}
 	logger.InfoContext(ctx, "SQL Server", "compatibility", f.Compatibility, "read_committed_snapshot", f.ReadCommittedSnapshot,
 		"snapshot_allowed", f.SnapshotAllowed, "isolation", f.Isolation, "babelfish", f.Babelfish)
+	if most := db.Stats().MaxOpenConnections; most > 0 && most < fewest {
+		logger.WarnContext(ctx, "the pool of connections is small: leases, handlers and everything else wait for each other", "connections", most, "needs", fewest)
+	}
 	return errors.Join(f.Check(), checkDriver(ctx, db))
 }
+
+// fewest is how many connections a process with handlers needs: one renews leases,
+// and handlers leave three to everything else.
+const fewest = 4
 
 // checkDriver makes the server end a transaction, and reports an error when the
 // driver does not notice: later statements of such a transaction would run

@@ -4,8 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -28,7 +30,8 @@ type canned struct {
 	settle    []SettleRow
 	positions []int64
 	digests   []DigestsRow
-	hang      bool // until the context ends
+	dead      []string // ids of dead letters, in order
+	hang      bool     // until the context ends
 }
 
 func (c *canned) bind(DBTX) Queries    { return c }
@@ -67,6 +70,21 @@ func (c *canned) Receive(ctx context.Context, p ReceiveParams) ([]int64, error) 
 
 func (c *canned) Digests(ctx context.Context, p DigestsParams) ([]DigestsRow, error) {
 	return c.digests, c.ask(ctx, "digests", p)
+}
+
+func (c *canned) Replay(ctx context.Context, p ReplayParams) (back []string, err error) {
+	var asked []string
+	if err := json.Unmarshal([]byte(p.Ids), &asked); err != nil {
+		return nil, err
+	}
+	c.dead = slices.DeleteFunc(c.dead, func(id string) bool {
+		found := len(back) < int(p.MaxRows) && slices.Contains(asked, strings.ToLower(id))
+		if found {
+			back = append(back, id)
+		}
+		return found
+	})
+	return back, c.ask(ctx, "replay", p)
 }
 
 // newCanned returns a store on queries that need no server.
@@ -234,4 +252,28 @@ func unhex(text string) []byte {
 		panic(err)
 	}
 	return b
+}
+
+// Dead letters are replayed a piece at a time, in their order, and what is none is
+// passed over.
+func TestReplayInPieces(t *testing.T) {
+	c, store := newCanned(t)
+	const n = 2*replayPiece + 1
+	var ids []event.UUID
+	for range n {
+		id := event.NewUUID()
+		ids = append(ids, id)
+		c.dead = append(c.dead, strings.ToUpper(id.String()))
+	}
+	c.dead = append(c.dead, strings.ToUpper(event.NewUUID().String())) // nobody asks for it
+	asked := append([]event.UUID{event.NewUUID()}, ids...)
+	if got, err := store.Replay(t.Context(), 1, asked...); got != n || err != nil {
+		t.Errorf("replayed %d, %v; want %d", got, err, n)
+	}
+	if len(c.dead) != 1 || len(asked) != n+1 || asked[1] != ids[0] {
+		t.Errorf("%d are left, asked for %d", len(c.dead), len(asked))
+	}
+	if got, err := store.Replay(t.Context(), 1); got != 0 || err != nil {
+		t.Errorf("nothing replayed as %d, %v", got, err)
+	}
 }

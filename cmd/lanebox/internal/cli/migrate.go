@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -176,6 +177,9 @@ func applySQLServer(ctx context.Context, address string, set migrate.Set) (migra
 	return migrate.SQLServer(ctx, db, set)
 }
 
+// adoText matches connection strings such as "Server=localhost;Database=shop".
+var adoText = regexp.MustCompile(`(?i)^\s*(server|data source|addr|address|network address)\s*=.*;`)
+
 // target tells which dialect a database speaks, and its address for the driver.
 func target(db string) (dialect, address string, err error) {
 	scheme, rest, found := strings.Cut(db, ":")
@@ -190,6 +194,8 @@ func target(db string) (dialect, address string, err error) {
 		return "", "", fmt.Errorf("unknown kind of database %q: use postgres://…, sqlserver://… or the path of an SQLite file", scheme)
 	case strings.Contains(db, "host=") || strings.Contains(db, "dbname="):
 		return "postgres", db, nil
+	case adoText.MatchString(db):
+		return "", "", errors.New("the text of keys and values looks like one for SQL Server: write it as sqlserver://user:password@host:1433?database=name")
 	default:
 		address = db
 	}

@@ -144,7 +144,7 @@ SELECT s.scope, CONVERT(smallint, v.kind), v.[value] FROM @s AS s
    (4, (SELECT COUNT_BIG(*) * 128 FROM [dbo].[lane_scope] AS k WHERE k.scope = s.scope AND k.kind <> N'push source')),
    (5, (SELECT COUNT_BIG(*) FROM [dbo].[lane_bucket] AS b WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE b.scope = s.scope AND b.owner IS NULL)),
    (6, (SELECT COUNT_BIG(*) FROM [dbo].[lane_bucket] AS b WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE b.scope = s.scope AND b.owner IS NOT NULL AND b.lease_until < SYSUTCDATETIME())),
-   (7, CASE WHEN EXISTS (SELECT 1 FROM [dbo].[outbox_row] AS o WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE o.destination = s.scope) OR EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS i WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE i.scope = s.scope)
+   (7, CASE WHEN EXISTS (SELECT 1 FROM [dbo].[outbox_row] AS o WITH (FORCESEEK, ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE o.destination = s.scope) OR EXISTS (SELECT 1 FROM [dbo].[inbox_row] AS i WITH (FORCESEEK, ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE i.scope = s.scope)
             THEN CONVERT(bigint, 1) ELSE CONVERT(bigint, 0) END)) AS v(kind, [value]);
 
 -- LaneLeave removes a process from the head count.
