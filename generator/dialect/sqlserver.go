@@ -22,7 +22,7 @@ var SQLServer = &Dialect{
 // or not, as the connection string says ("guid conversion").
 var SQLServerTypes = map[Type]string{
 	Bool: "bit", Int16: "smallint", Int32: "int", Int64: "bigint", Text: "nvarchar(max)", Name: "nvarchar(128)", TextBytes: "nvarchar(max)",
-	Bytes: "varbinary(max)", UUID: "nvarchar(36)", Time: "datetime2(7)",
+	Bytes: "varbinary(max)", UUID: "nvarchar(128)", Time: "datetime2(7)",
 	JSON: "nvarchar(max)", Int32s: "nvarchar(max)", Int64s: "nvarchar(max)", Texts: "nvarchar(max)", UUIDs: "nvarchar(max)",
 }
 

@@ -20,7 +20,7 @@ SELECT m.i, m.k, m.t, m.p, NULLIF(m.h, N''), NULLIF(m.v, 0), CONVERT(int, j.[key
 
 -- OutboxPublishOne is OutboxPublish for one message.
 -- name: OutboxPublishOne :exec
--- params: @id nvarchar(36), @key nvarchar(max), @topic nvarchar(max), @payload nvarchar(max), @headers nvarchar(max), @version bigint, @lock_timeout int
+-- params: @id nvarchar(128), @key nvarchar(max), @topic nvarchar(max), @payload nvarchar(max), @headers nvarchar(max), @version bigint, @lock_timeout int
 SET NOCOUNT ON; SET XACT_ABORT ON;
 IF @@TRANCOUNT = 0 THROW 51013, N'lanebox: the transaction is not the one that was begun', 1;
 INSERT INTO [dbo].[billing_outbox] (id, [key], topic, payload, headers, version, lock_timeout)

@@ -94,14 +94,14 @@ func open(t *testing.T, s *server) *db.Queries {
 }
 
 var (
-	id    = mssql.UniqueIdentifier{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+	id    = "01020304-0506-0708-090A-0B0C0D0E0F10"
 	every = db.SettleAllParams{Yes: true, Bucket: -64, Scope: 7, Lane: 1 << 60, ID: id, Owner: "host/1", Topic: "a 漢 ", Leases: "[]", Payload: []byte("{}"), Digest: []byte{0, 255}}
 )
 
 // TestParametersReachTheDriver checks names, order, Go types and values: the Go
 // type decides the type in T-SQL.
 func TestParametersReachTheDriver(t *testing.T) {
-	row := []driver.Value{true, int64(-64), int64(7), int64(1 << 60), id[:], "host/1", "a 漢 ", "[]", "{}", []byte{0, 255}, time.Unix(0, 0)}
+	row := []driver.Value{true, int64(-64), int64(7), int64(1 << 60), id, "host/1", "a 漢 ", "[]", "{}", []byte{0, 255}, time.Unix(0, 0)}
 	s := &server{results: [][][]driver.Value{{row}}, columns: 11}
 	got, err := open(t, s).SettleAll(t.Context(), every)
 	if err != nil || len(got) != 1 || got[0].Bucket != -64 || string(got[0].Payload) != "{}" || got[0].Lane != 1<<60 {
