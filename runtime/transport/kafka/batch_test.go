@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 
@@ -124,6 +125,54 @@ func (s *batches) checkTogether(t *testing.T, records []*kgo.Record) {
 		if got := s.of[string(r.Value)]; got == 0 || got != first {
 			t.Errorf("%s is in batch %d, the attempt began in %d", r.Value, got, first)
 		}
+	}
+}
+
+// TestPartitionerKeepsBatchesApart asks the partitioner as the client does, in
+// orders that lanes side by side come to only now and then.
+func TestPartitionerKeepsBatchesApart(t *testing.T) {
+	p := &producer{log: slog.New(slog.DiscardHandler), hash: kgo.StickyKeyPartitioner(nil).ForTopic("t")}
+	client := p.ForTopic("t").(*topicPartitioner)
+	begin := func() (*attempt, *kgo.Record) {
+		a := &attempt{partition: -1, handed: -1, done: make(chan struct{}), withdrawn: make(chan struct{})}
+		a.first = &kgo.Record{Key: []byte("k"), Context: a}
+		a.record = a.first
+		return a, a.first
+	}
+	another := func(a *attempt) *kgo.Record {
+		a.record = &kgo.Record{Key: []byte("k"), Context: a}
+		return a.record
+	}
+	ask := func(r *kgo.Record) bool { return client.Partition(r, 1) == 0 }
+	newBatch := func(r *kgo.Record) bool { // r does not fit into the last batch
+		client.Partition(r, 1)
+		client.OnNewBatch()
+		return ask(r)
+	}
+	a, r := begin()
+	if !newBatch(r) || !ask(another(a)) {
+		t.Error("a run without others is refused")
+	}
+	c, r := begin()
+	if !ask(r) || !ask(another(a)) || !ask(another(c)) {
+		t.Error("runs that share a batch are refused")
+	}
+	if newBatch(another(c)) {
+		t.Error("a record that continues a run begins a batch")
+	}
+	if !ask(another(a)) {
+		t.Error("a run is refused because of a batch that was not begun")
+	}
+	_, r = begin()
+	if !newBatch(r) {
+		t.Error("a run cannot begin a batch")
+	}
+	if ask(another(a)) {
+		t.Error("a run goes on in another batch than it began in")
+	}
+	d, r := begin()
+	if !ask(r) || client.Partition(another(d), 2) != noPartition {
+		t.Error("a run goes on although the number of partitions has changed")
 	}
 }
 

@@ -24,7 +24,7 @@ type producer struct {
 	// is handed over, or later for a record that waited for metadata.
 	pick    sync.Mutex
 	count   int         // partitions of the topic; 0 until it is known
-	asked   int         // the partition that was chosen last
+	fresh   bool        // the record that is asked about next begins a batch
 	batches []int       // how many batches the client began, by partition
 	robin   uint32      // for records without a key
 	open    map[int]int // attempts without an answer that were given up, by partition
@@ -295,7 +295,7 @@ func (t *topicPartitioner) OnNewBatch() {
 	p := (*producer)(t)
 	p.pick.Lock()
 	defer p.pick.Unlock()
-	p.batches[p.asked]++
+	p.fresh = true
 }
 
 // noPartition makes the client refuse a record.
@@ -314,19 +314,25 @@ func (t *topicPartitioner) Partition(r *kgo.Record, n int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p.notice(n)
+	fresh := p.fresh
+	p.fresh = false
 	switch {
 	case r == a.first:
 		if a.partition < 0 {
 			a.partition, a.count = p.choose(r, n), n
 		}
-		a.batch = p.batches[a.partition]
 	case r != a.record: // it waited for metadata and cannot be refused any more
-	case p.batches[a.partition] != a.batch, n != a.count:
+	case fresh, p.batches[a.partition] != a.batch, n != a.count:
 		a.cut, a.refused = true, r
 		return noPartition
 	}
+	if fresh {
+		p.batches[a.partition]++
+	}
+	if r == a.first {
+		a.batch = p.batches[a.partition]
+	}
 	a.seen = true
-	p.asked = a.partition
 	return a.partition
 }
 
