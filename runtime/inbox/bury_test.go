@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +66,24 @@ func TestReceiveAllBuriesWhatCannotBeReceived(t *testing.T) {
 	}
 	if err != nil || len(ledger.Stored()) != 2 || len(ledger.Dead()) != 7 {
 		t.Errorf("%d stored, %d dead, %v", len(ledger.Stored()), len(ledger.Dead()), err)
+	}
+}
+
+// What is buried is told once, with its reason.
+func TestBuriedMessagesAreTold(t *testing.T) {
+	var out strings.Builder
+	r := inbox.NewReceiver(inbox.ReceiverConfig{
+		Source: inbox.SourceRef{Name: "payments", Number: 9, Scope: 9}, Store: &transporttest.Ledger{},
+		Accept: func(eventType string) bool { return eventType == "known" }, Logger: slog.New(slog.NewTextHandler(&out, nil)),
+	})
+	for range 2 {
+		if _, err := r.ReceiveAll(t.Context(), inbox.Incoming{IdempotencyKey: "1", EventType: "unknown", Payload: []byte("secret")}, inbox.Incoming{IdempotencyKey: "2", EventType: "known"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := out.String()
+	if strings.Count(text, "\n") != 1 || !strings.Contains(text, "source=payments") || !strings.Contains(text, "type=unknown") || !strings.Contains(text, "not accepted") || strings.Contains(text, "secret") {
+		t.Errorf("logged %q", text)
 	}
 }
 
