@@ -164,18 +164,22 @@ func TestALockedKeyDelaysNobodyAndCostsNothing(t *testing.T) {
 func TestCompletedNeedsNoSettlement(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.publish(keys(5, 5)...)
+		started := make(chan struct{}) // owner is known
+		var owner string
 		r := w.batch(&batcher{verdict: func(run lane.Run) lane.Verdict {
+			<-started
 			// The handler's transaction removes the rows, with a fence of its own.
 			var rows []lane.Settlement
 			for _, x := range run.Rows {
 				rows = append(rows, lane.Settlement{Bucket: x.Bucket, Lane: x.Lane, Sequence: x.Message.Sequence})
 			}
-			owner := w.running[0].process.Owner()
 			if _, err := w.db.Outbox(shop).Settle(context.Background(), owner, []lane.Lease{run.Lease}, rows); err != nil {
 				return lane.Verdict{Err: err}
 			}
 			return lane.Verdict{Accepted: len(run.Rows), Completed: true}
 		}}, quick)
+		owner = r.process.Owner()
+		close(started)
 		w.drained(3 * time.Second)
 		time.Sleep(time.Second)
 		s := r.process.Stats()["shop"]
