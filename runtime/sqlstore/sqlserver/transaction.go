@@ -92,15 +92,13 @@ func (t *transaction) whole(ctx context.Context) error {
 	return nil
 }
 
-// commit commits the transaction, or fails when it is over.
+// commit commits the transaction, or fails when it is over. Classify knows the
+// error.
 func (t *transaction) commit(ctx context.Context) error {
 	if failed := failure(t.Tx); failed != nil {
 		return failed
 	}
 	_, err := t.ExecContext(ctx, commitWhole)
-	if number(err) == numberOver {
-		return fmt.Errorf("%w (%w)", errOver, err)
-	}
 	return err
 }
 

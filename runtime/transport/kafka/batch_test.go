@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -51,23 +52,10 @@ func (s *batches) note(raw []byte) error {
 			return err
 		}
 		s.of[string(r.Value)] = s.n
-		size, width := varint(rest)
-		rest = rest[width+size:]
+		size, width := binary.Varint(rest)
+		rest = rest[width+int(size):]
 	}
 	return nil
-}
-
-// varint reads the length in front of a record.
-func varint(in []byte) (value, width int) {
-	var u uint64
-	for shift := 0; ; shift += 7 {
-		b := in[width]
-		width++
-		u |= uint64(b&0x7f) << shift
-		if b < 0x80 {
-			return int(int64(u>>1) ^ -int64(u&1)), width
-		}
-	}
 }
 
 // TestAnAttemptIsOneBatch: many lanes hand runs to one partition, in batches that

@@ -123,56 +123,45 @@ func BenchmarkManyKeys(b *testing.B) {
 			b.Fatalf("%d failed", n)
 		}
 	})
-	b.Run("raw-one-per-key", func(b *testing.B) {
-		addresses, topic := benchmarkTopic(b, 0)
-		raw := rawClient(b, addresses)
+	// lanes sends b.N messages in runs of size, one run of a key at a time. send
+	// returns how many of a run it sent.
+	lanes := func(b *testing.B, size int64, send func(run []event.Message) (int, error)) {
 		var next atomic.Int64
-		var lanes sync.WaitGroup
+		var all sync.WaitGroup
 		b.ResetTimer()
 		for k := range keys {
-			lanes.Go(func() {
-				for n := next.Add(1) - 1; n < int64(b.N); n = next.Add(1) - 1 {
-					if err := raw.ProduceSync(context.Background(), record(b, topic, benchmarkMessage(names[k], n))).FirstErr(); err != nil {
-						b.Error(err)
-						return
+			all.Go(func() {
+				for from := next.Add(size) - size; from < int64(b.N); from = next.Add(size) - size {
+					run := make([]event.Message, min(size, int64(b.N)-from))
+					for i := range run {
+						run[i] = benchmarkMessage(names[k], from+int64(i))
+					}
+					for len(run) > 0 {
+						n, err := send(run)
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						run = run[n:]
 					}
 				}
 			})
 		}
-		lanes.Wait()
+		all.Wait()
 		rate(b)
+	}
+	b.Run("raw-one-per-key", func(b *testing.B) {
+		addresses, topic := benchmarkTopic(b, 0)
+		raw := rawClient(b, addresses)
+		lanes(b, 1, func(run []event.Message) (int, error) {
+			return 1, raw.ProduceSync(context.Background(), record(b, topic, run[0])).FirstErr()
+		})
 	})
-	for _, size := range []int{1, 4, 16, 64} {
+	for _, size := range []int64{1, 4, 16, 64} {
 		b.Run(fmt.Sprintf("lanebox-runs-of-%d", size), func(b *testing.B) {
 			addresses, topic := benchmarkTopic(b, 0)
 			d := newDestination(b, Config{Brokers: addresses}, topic)
-			var next atomic.Int64
-			var lanes sync.WaitGroup
-			b.ResetTimer()
-			for k := range keys {
-				lanes.Go(func() {
-					for {
-						from := next.Add(int64(size)) - int64(size)
-						if from >= int64(b.N) {
-							return
-						}
-						run := make([]event.Message, min(int64(size), int64(b.N)-from))
-						for i := range run {
-							run[i] = benchmarkMessage(names[k], from+int64(i))
-						}
-						for len(run) > 0 {
-							n, err := d.SendRun(context.Background(), run)
-							if err != nil {
-								b.Error(err)
-								return
-							}
-							run = run[n:]
-						}
-					}
-				})
-			}
-			lanes.Wait()
-			rate(b)
+			lanes(b, size, func(run []event.Message) (int, error) { return d.SendRun(context.Background(), run) })
 		})
 	}
 }

@@ -31,8 +31,7 @@ type Destination struct {
 	maxBlocked, maxAge time.Duration
 
 	batchBytes atomic.Int64 // of shared
-
-	closed atomic.Bool
+	closed     atomic.Bool
 
 	mu     sync.Mutex
 	ending sync.WaitGroup

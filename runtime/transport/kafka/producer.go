@@ -23,13 +23,13 @@ type producer struct {
 	// pick guards what the partitioner knows, which the client calls when a record
 	// is handed over, or later for a record that waited for metadata.
 	pick    sync.Mutex
-	count   int         // partitions of the topic; 0 until it is known
-	fresh   bool        // the record that is asked about next begins a batch
-	batches []int       // how many batches the client began, by partition
-	robin   uint32      // for records without a key
-	open    map[int]int // attempts without an answer that were given up, by partition
-	since   time.Time   // when open became non-empty
-	owing   atomic.Int64
+	count   int          // partitions of the topic; 0 until it is known
+	fresh   bool         // the record that is asked about next begins a batch
+	batches []int        // how many batches the client began, by partition
+	robin   uint32       // for records without a key
+	open    map[int]int  // attempts without an answer that were given up, by partition
+	since   time.Time    // when open became non-empty
+	owing   atomic.Int64 // the sum of open, for those that need no more than "none"
 
 	users  sync.WaitGroup // sends that use it
 	writes atomic.Int64   // requests with records that were written
@@ -80,14 +80,13 @@ type attempt struct {
 	partition int // -1 until it is chosen
 	count     int // of the partitions, when it was chosen
 	batch     int // that the first record went into, by its number
-	// record is being handed over; then seen says that it was given a partition, and
-	// cut that it was refused because it would have come into another batch.
-	record    *kgo.Record
-	seen, cut bool
-	handed    int // -1 until all records are handed over
-	answered  int
-	err       error
-	refused   *kgo.Record // the record that did not go into the batch; nil if all did
+	// record is being handed over; seen says that it was given a partition.
+	record   *kgo.Record
+	seen     bool
+	handed   int // -1 until all records are handed over
+	answered int
+	err      error
+	refused  *kgo.Record // it would have come into another batch; nil if all fit
 }
 
 // send hands records, which have one key, to the client: as many, from the first
@@ -165,7 +164,7 @@ func (a *attempt) next(records []*kgo.Record, i int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.cut:
+	case a.refused != nil:
 		a.handed = i
 	case a.seen && i+1 < len(records):
 		a.record, a.seen = records[i+1], false
@@ -323,7 +322,7 @@ func (t *topicPartitioner) Partition(r *kgo.Record, n int) int {
 		}
 	case r != a.record: // it waited for metadata and cannot be refused any more
 	case fresh, p.batches[a.partition] != a.batch, n != a.count:
-		a.cut, a.refused = true, r
+		a.refused = r
 		return noPartition
 	}
 	if fresh {

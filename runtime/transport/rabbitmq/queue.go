@@ -190,6 +190,16 @@ func (l *link) declare(q queue) (queue, error) {
 	return q, errUnknowable
 }
 
+// find returns what the broker says of a queue. The code of its error is NotFound
+// when there is none.
+func (l *link) find(name string) (found amqp.Queue, err error) {
+	err = l.onChannel(func(ch *amqp.Channel) error {
+		found, err = ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		return err
+	})
+	return found, err
+}
+
 // onChannel runs f on a channel of its own.
 func (l *link) onChannel(f func(*amqp.Channel) error) error {
 	ch, err := l.conn.Channel()

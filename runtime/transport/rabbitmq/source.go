@@ -157,10 +157,11 @@ func (q *consumer) session(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if err := q.recall(ctx, l); err != nil {
+	_, missing := l.find(q.queue)
+	if err := q.recall(ctx, missing); err != nil {
 		return err
 	}
-	if err := q.source.checkQueue(l, q.queue); err != nil {
+	if err := q.source.checkQueue(l, q.queue, missing); err != nil {
 		return err
 	}
 	ch, err := l.conn.Channel()
@@ -253,13 +254,11 @@ func (q *consumer) consume(ctx context.Context, l *link, in *intake) error {
 // and declared again at once, the broker may forget its consumers without a word.
 // Of a stream it does not always know how many there are.
 func (q *consumer) look(l *link) error {
-	return l.onChannel(func(ch *amqp.Channel) error {
-		found, err := ch.QueueDeclarePassive(q.queue, true, false, false, false, nil)
-		if err == nil && found.Consumers == 0 && !q.source.t.Stream {
-			err = errCancelled
-		}
-		return err
-	})
+	found, err := l.find(q.queue)
+	if err == nil && found.Consumers == 0 && !q.source.t.Stream {
+		err = errCancelled
+	}
+	return err
 }
 
 // batchBytes bounds the bodies of one transaction, unless a single one is larger.
@@ -358,12 +357,9 @@ func (q *consumer) storeOnce(ctx context.Context, messages []inbox.Incoming, at 
 	return q.receiver.ReceiveAll(ctx, messages...)
 }
 
-// checkQueue declares a queue, or checks the one that exists.
-func (s *Source) checkQueue(l *link, name string) error {
-	err := l.onChannel(func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
-		return err
-	})
+// checkQueue declares a queue, or checks the one that exists; err is why it was not
+// found.
+func (s *Source) checkQueue(l *link, name string, err error) error {
 	if code(err) == amqp.NotFound && !s.t.Declare {
 		return fmt.Errorf("queue %s does not exist yet, and this source does not declare it: %w", name, err)
 	}

@@ -2,7 +2,6 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -50,40 +49,29 @@ func logName(queue string, life int) string {
 // another is recorded.
 func checkNames(queues []string) error {
 	for _, q := range queues {
-		name, number, found := cutLast(q, "#")
-		life, err := strconv.Atoi(number)
-		if found && err == nil && slices.Contains(queues, name) && logName(name, life) == q {
+		mark := max(0, strings.LastIndexByte(q, '#'))
+		name := q[:mark]
+		life, err := strconv.Atoi(strings.TrimPrefix(q[mark:], "#"))
+		if err == nil && slices.Contains(queues, name) && logName(name, life) == q {
 			return fmt.Errorf("queues %q and %q cannot be streams of one source: once %[1]q is deleted, the next one of its name is recorded as %[2]q", name, q)
 		}
 	}
 	return nil
 }
 
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
-}
-
-// recall finds what is recorded of a stream. If it does not exist any more, the
-// next one of its name has a life of its own.
-func (q *consumer) recall(ctx context.Context, l *link) error {
+// recall finds what is recorded of a stream; missing is why it was not found. If it
+// does not exist any more, the next one of its name has a life of its own.
+func (q *consumer) recall(ctx context.Context, missing error) error {
 	if !q.source.t.Stream {
 		return nil
 	}
 	if err := q.recorded(ctx); err != nil || q.stream.read.Offset < 0 {
 		return err
 	}
-	err := l.onChannel(func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclarePassive(q.queue, true, false, false, false, nil)
-		return err
-	})
-	var answer *amqp.Error
-	if errors.As(err, &answer) && answer.Code == amqp.NotFound && strings.Contains(answer.Reason, "no queue") {
+	if code(missing) == amqp.NotFound && strings.Contains(missing.Error(), "no queue") {
 		return q.beginAgain(ctx)
 	}
-	return nil // another error is found again
+	return nil
 }
 
 func (q *consumer) recorded(ctx context.Context) error {
