@@ -195,15 +195,17 @@ func (w *world) run() {
 	eventually(t, "the outbox and the inbox to be empty", func() bool {
 		return count(t, w.orders, `SELECT count(*) FROM orders_outbox`)+count(t, w.stock, `SELECT count(*) FROM warehouse_inbox`) == 0
 	})
-	for _, c := range slices.Concat(w.senders, w.receivers) {
-		if c == nil {
-			continue
-		}
+	for _, c := range w.running() {
 		if err := c.stop(); err != nil {
 			t.Errorf("a service did not end well: %v", err)
 		}
 	}
 	w.judge(took)
+}
+
+// running returns the processes of both services.
+func (w *world) running() []*child {
+	return slices.DeleteFunc(slices.Concat(w.senders, w.receivers), func(c *child) bool { return c == nil })
 }
 
 func (w *world) total() int { return w.keys * w.each }
@@ -220,6 +222,11 @@ func (w *world) reach(n int, handled *atomic.Int64) {
 		}
 		if now > last {
 			last, moved = now, time.Now()
+		}
+		for _, c := range w.running() {
+			if err := c.failure(); err != nil {
+				w.t.Fatalf("a service ended by itself: %v", err)
+			}
 		}
 		if time.Since(moved) > 2*time.Minute {
 			w.t.Fatalf("nothing moves any more: %d of %d messages are handled, %d wait in the outbox (%d parked), %d in the inbox (%d parked)", now, w.total(),

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,9 @@ import (
 // The test binary plays several parts: a process that finds a part in its
 // environment plays it instead of running tests.
 const partEnv = "LANEBOX_FULFILMENT_PART"
+
+// logEnv has all processes log to the standard error output, if it is set.
+const logEnv = "LANEBOX_TEST_LOG"
 
 // A part is what a process is told.
 type part struct {
@@ -121,7 +125,7 @@ func playPart(ctx context.Context, text string) error {
 // quiet returns a logger for services whose brokers and peers are killed all the
 // time.
 func quiet() *slog.Logger {
-	if os.Getenv("LANEBOX_TEST_LOG") != "" {
+	if os.Getenv(logEnv) != "" {
 		return slog.New(slog.NewTextHandler(os.Stderr, nil)).With("pid", os.Getpid())
 	}
 	return slog.New(slog.DiscardHandler)
@@ -246,9 +250,10 @@ const (
 
 // A child is a process that plays a part.
 type child struct {
+	role   string
 	cmd    *exec.Cmd
 	stdin  io.Closer
-	stdout *bufio.Reader
+	stderr bytes.Buffer // may be read after exited is closed
 	exited chan struct{}
 	once   sync.Once
 }
@@ -267,7 +272,11 @@ func play(t testing.TB, p part) (*child, string) {
 	}
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), partEnv+"="+string(text))
-	cmd.Stderr = os.Stderr
+	c := &child{role: p.Role, cmd: cmd, exited: make(chan struct{})}
+	cmd.Stderr = &c.stderr
+	if os.Getenv(logEnv) != "" {
+		cmd.Stderr = io.MultiWriter(os.Stderr, &c.stderr)
+	}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -279,16 +288,18 @@ func play(t testing.TB, p part) (*child, string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c := &child{cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout), exited: make(chan struct{})}
+	c.stdin = stdin
 	t.Cleanup(c.kill)
-	line, err := c.stdout.ReadString('\n')
+	out := bufio.NewReader(stdout)
+	line, err := out.ReadString('\n')
 	go func() {
-		io.Copy(io.Discard, c.stdout)
+		io.Copy(io.Discard, out)
 		cmd.Wait()
 		close(c.exited)
 	}()
 	if err != nil {
-		t.Fatalf("%s did not start: %v", p.Role, err)
+		c.kill()
+		t.Fatalf("%s did not start: %v\n%s", p.Role, err, c.stderr.Bytes())
 	}
 	return c, strings.TrimSpace(line)
 }
@@ -297,8 +308,18 @@ func play(t testing.TB, p part) (*child, string) {
 func (c *child) stop() error {
 	c.once.Do(func() { c.stdin.Close() })
 	<-c.exited
-	if code := c.cmd.ProcessState.ExitCode(); code != 0 {
-		return fmt.Errorf("exit status %d", code)
+	return c.failure()
+}
+
+// failure says how the process ended by itself; nil while it runs, and after a
+// clean end.
+func (c *child) failure() error {
+	select {
+	case <-c.exited:
+		if code := c.cmd.ProcessState.ExitCode(); code != 0 {
+			return fmt.Errorf("%s %d: exit status %d\n%s", c.role, c.cmd.Process.Pid, code, c.stderr.Bytes())
+		}
+	default:
 	}
 	return nil
 }

@@ -40,8 +40,9 @@ type Config struct {
 	Logger *slog.Logger
 
 	// Timeout bounds one run of a destination with its answer, and how long a source
-	// may take to commit when it ends; default 10 s. Keep it below the time that a
-	// delivery may take.
+	// may take to commit when partitions leave it; default 10 s. Keep it below the
+	// time that a delivery may take. A source that ends waits at most 5 s for the
+	// cluster.
 	Timeout time.Duration
 	// MaxRun is the longest run a destination takes; default 256.
 	MaxRun int
@@ -97,6 +98,9 @@ const (
 	maxBatchBytes = 512 << 20
 )
 
+// maxOverhead is the longest time that the client takes as a timeout of requests.
+const maxOverhead = 15 * time.Minute
+
 // connection returns the options of every client: defaults, what the service sets
 // over them, and what it cannot change.
 func (c *Config) connection() []kgo.Opt {
@@ -104,7 +108,7 @@ func (c *Config) connection() []kgo.Opt {
 		kgo.WithLogger(clientLog{c.Logger}),
 		kgo.RetryBackoffFn(retryBackoff),
 		kgo.MetadataMinAge(250 * time.Millisecond),
-		kgo.RequestTimeoutOverhead(max(time.Second, c.Timeout/2)),
+		kgo.RequestTimeoutOverhead(min(max(time.Second, c.Timeout/2), maxOverhead)),
 		kgo.FetchMaxBytes(16 << 20),
 	}
 	options = append(options, c.Options...)

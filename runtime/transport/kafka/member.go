@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lanebox/lanebox/runtime/inbox"
 	"github.com/lanebox/lanebox/runtime/internal/pause"
@@ -28,6 +30,9 @@ type member struct {
 	receiver *inbox.Receiver
 	client   *kgo.Client
 	fail     context.CancelCauseFunc // ends the run
+	// life is the context of the client; end ends it.
+	life context.Context
+	end  context.CancelFunc
 
 	mu      sync.Mutex
 	workers map[place]*worker
@@ -96,10 +101,11 @@ func (m *member) worker(at place) *worker {
 	return w
 }
 
-// revoked is called when partitions go to another member. What is in hand is
-// stored and committed before, the rest is dropped: it was not committed.
+// revoked is called when partitions go to another member, and when this one leaves
+// the group. What is in hand is stored and committed before, the rest is dropped:
+// it was not committed.
 func (m *member) revoked(ctx context.Context, client *kgo.Client, partitions map[string][]int32) {
-	m.end(partitions)
+	m.stop(partitions)
 	ctx, cancel := context.WithTimeout(ctx, m.source.config.Timeout)
 	defer cancel()
 	if err := client.CommitMarkedOffsets(ctx); err != nil {
@@ -110,12 +116,12 @@ func (m *member) revoked(ctx context.Context, client *kgo.Client, partitions map
 // lost is called when partitions went to another member already. What is stored
 // nevertheless was stored in order, and the other member finds it as duplicates.
 func (m *member) lost(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
-	m.end(partitions)
+	m.stop(partitions)
 }
 
-// end stops the workers of partitions and waits until they have stored what is in
+// stop stops the workers of partitions and waits until they have stored what is in
 // hand.
-func (m *member) end(partitions map[string][]int32) {
+func (m *member) stop(partitions map[string][]int32) {
 	var ended []*worker
 	m.mu.Lock()
 	for topic, numbers := range partitions {
@@ -135,16 +141,66 @@ func (m *member) end(partitions map[string][]int32) {
 	}
 }
 
-// close stores what is in hand, commits what was stored and leaves the group.
-func (m *member) close(ctx context.Context) {
+// leaveTimeout is how long a member that ends waits for the group at most. It is
+// shorter than what a box gives its feeds, so that a service ends well although
+// the cluster does not answer.
+const leaveTimeout = 5 * time.Second
+
+// close stores what is in hand, then leaves the group, before which the client
+// calls revoked, and closes the client. The client would not leave while it joins,
+// and a join waits for members that are dead as long as their session lasts. After
+// half of leaveTimeout the member leaves without what it could not commit: the next
+// member stores some records again, and the inbox drops them.
+func (m *member) close() {
+	defer m.end()
 	all := map[string][]int32{}
 	m.mu.Lock()
 	for at := range m.workers {
 		all[at.topic] = append(all[at.topic], at.partition)
 	}
 	m.mu.Unlock()
-	m.revoked(context.WithoutCancel(ctx), m.client, all)
-	m.client.CloseAllowingRebalance()
+	m.stop(all)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		m.client.CloseAllowingRebalance()
+	}()
+	half := m.source.leaveTimeout / 2
+	timer := time.NewTimer(half)
+	defer timer.Stop()
+	select {
+	case <-closed:
+		return
+	case <-timer.C:
+	}
+	ctx, cancel := context.WithTimeout(m.life, half)
+	defer cancel()
+	log := m.source.log.With("group", m.source.from.Group)
+	if err := m.leave(ctx); err != nil {
+		log.Warn("cannot leave the group; its other members wait until the session ends", "error", err)
+	} else {
+		log.Info("left the group while it was rebalanced; the next member stores some records again")
+	}
+	m.end()
+	<-closed
+}
+
+// leave tells the group that the member is gone.
+func (m *member) leave(ctx context.Context) error {
+	id, _ := m.client.GroupMetadata()
+	if id == "" {
+		return nil // it never joined
+	}
+	gone := kmsg.NewLeaveGroupRequestMember()
+	gone.MemberID = id
+	request := kmsg.NewPtrLeaveGroupRequest()
+	request.Group, request.MemberID = m.source.from.Group, id // of versions before 3
+	request.Members = append(request.Members, gone)
+	response, err := request.RequestWith(ctx, m.client)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(response.ErrorCode)
 }
 
 // A worker stores the records of one partition, in order.

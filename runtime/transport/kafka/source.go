@@ -30,6 +30,8 @@ type Source struct {
 	storing chan struct{} // limits concurrent transactions
 	counts  tally.Tally
 	seen    wanderers
+	// leaveTimeout is what the constant says, but for tests.
+	leaveTimeout time.Duration
 }
 
 // NewSource returns a source. It does not connect before Run. It returns an error
@@ -48,7 +50,7 @@ func NewSource(c Config, from topology.KafkaSource) (*Source, error) {
 	}
 	s := &Source{
 		config: c, from: from, decoder: decoder, log: c.Logger.With("source", from.Name),
-		storing: make(chan struct{}, c.MaxStoring),
+		storing: make(chan struct{}, c.MaxStoring), leaveTimeout: leaveTimeout,
 	}
 	if err := kgo.ValidateOpts(s.options(nil)...); err != nil {
 		return fail(err)
@@ -105,19 +107,22 @@ func (s *Source) options(m *member) []kgo.Opt {
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 	)
 	if m != nil {
-		options = append(options, kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost), kgo.WithHooks(m))
+		options = append(options, kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost), kgo.WithHooks(m), kgo.WithContext(m.life))
 	}
 	return options
 }
 
 // Run receives until ctx ends and returns nil then. Before it returns it finishes
-// the transactions in hand and commits what was stored. The client reconnects by
-// itself, for ever.
+// the transactions in hand, commits what was stored and leaves the group; for the
+// latter two it waits at most 5 s, since nothing is lost without them. The client
+// reconnects by itself, for ever.
 func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 	if s.from.Start == "last" && s.begin(ctx) != nil {
 		return nil // ctx ended
 	}
 	m := &member{source: s, receiver: r, workers: map[place]*worker{}}
+	m.life, m.end = context.WithCancel(context.WithoutCancel(ctx))
+	defer m.end()
 	running, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	m.fail = fail
@@ -126,7 +131,7 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 		return fmt.Errorf("kafka source %s: %w", s.from.Name, err)
 	}
 	m.client = client
-	defer m.close(ctx)
+	defer m.close()
 	m.poll(running)
 	if err := context.Cause(running); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("kafka source %s: %w", s.from.Name, err)

@@ -260,6 +260,87 @@ func TestTransactionInHandIsFinished(t *testing.T) {
 	}
 }
 
+// TestEndsDuringRebalance ends a member that waits for the answer to its join, as
+// while the group waits for another member that is dead. It is gone at once, and
+// the next one takes over.
+func TestEndsDuringRebalance(t *testing.T) {
+	b := startBroker(t)
+	addresses := []string{b.address}
+	topic := newTopic(t, addresses, 1, nil)
+	c := lively(b.address)
+	from := topology.KafkaSource{Name: "s", Topics: []string{topic}, Group: "g"}
+	ledger := &transporttest.Ledger{}
+	s, stop := runSource(t, c, from, transporttest.NewReceiver(ledger, 0))
+	s.leaveTimeout = 2 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	info, err := b.WaitGroupStable(ctx, "g", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, joining := info.Members[0].MemberID, make(chan struct{})
+	b.ControlKey(int16(kmsg.JoinGroup), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		b.KeepControl()
+		if request.(*kmsg.JoinGroupRequest).MemberID == id {
+			close(joining)
+			b.SleepControl(func() { <-t.Context().Done() })
+		}
+		return nil, nil, false
+	})
+	runSource(t, c, from, transporttest.NewReceiver(ledger, 0))
+	<-joining
+	d := newDestination(t, Config{Brokers: addresses}, topic)
+	all := run("k", 0, 20)
+	(&lane{d: d, key: "k"}).deliver(t, all[:10], 10)
+	transporttest.Eventually(t, "the records are stored", func() bool { return len(ledger.Stored()) == 10 })
+	stop()
+	info, err = b.WaitGroupStable(ctx, "g", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Members[0].MemberID == id {
+		t.Error("the member that ended is in the group")
+	}
+	(&lane{d: d, key: "k"}).deliver(t, all[10:], 10)
+	transporttest.Eventually(t, "the rest is stored", func() bool { return len(ledger.Stored()) == 20 })
+	checkStored(t, ledger, map[string][]event.Message{"k": all})
+}
+
+// TestEndsWithoutTheCluster ends members whose cluster does not answer any more, or
+// never did.
+func TestEndsWithoutTheCluster(t *testing.T) {
+	b := startBroker(t)
+	addresses := []string{b.address}
+	topic := newTopic(t, addresses, 1, nil)
+	d := newDestination(t, Config{Brokers: addresses}, topic)
+	(&lane{d: d, key: "k"}).deliver(t, run("k", 0, 10), 10)
+	for _, mode := range []transporttest.Mode{transporttest.Stall, transporttest.Refuse} {
+		for _, joined := range []bool{true, false} {
+			proxy, ledger := transporttest.NewProxy(t, b.address), &transporttest.Ledger{}
+			s, err := NewSource(Config{Brokers: addresses, Options: []kgo.Opt{through(proxy)}, Timeout: time.Hour, Logger: quiet},
+				topology.KafkaSource{Name: "s", Topics: []string{topic}, Group: fmt.Sprint(mode, joined)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.leaveTimeout = 50 * time.Millisecond
+			if !joined {
+				proxy.Set(t, mode)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- s.Run(ctx, transporttest.NewReceiver(ledger, 0)) }()
+			if joined {
+				transporttest.Eventually(t, "the records are stored", func() bool { return len(ledger.Stored()) == 10 })
+				proxy.Set(t, mode)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("mode %v, joined %t: Run = %v", mode, joined, err)
+			}
+		}
+	}
+}
+
 // TestForeignRecords are records that no lanebox wrote.
 func TestForeignRecords(t *testing.T) {
 	b := startBroker(t)
