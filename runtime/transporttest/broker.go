@@ -133,3 +133,25 @@ func acknowledgesNothingInHand(t *testing.T, l *testLink) {
 	Eventually(t, "all messages are stored", func() bool { return len(l.ledger.Stored()) == 5 })
 	l.checkOrder(t, next)
 }
+
+// sourceEndsIn ends the source while its broker is gone in some way: a service can
+// stop without its broker.
+func sourceEndsIn(mode Mode) func(t *testing.T, l *testLink) {
+	return func(t *testing.T, l *testLink) {
+		l.warm(t)
+		l.SourceProxy.Set(t, mode)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			l.StopSource()
+		}()
+		Eventually(t, "the source ends", func() bool {
+			select {
+			case <-ended:
+				return true
+			default:
+				return false
+			}
+		})
+	}
+}

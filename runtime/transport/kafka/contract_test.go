@@ -28,8 +28,9 @@ func TestContract(t *testing.T) {
 		if link.SourceProxy != nil {
 			c.Options = []kgo.Opt{through(link.SourceProxy)}
 		}
-		runSource(t, c, topology.KafkaSource{Name: "link", Topics: []string{topic}, Group: event.NewUUID().String(), Start: "first"}, r)
+		_, stop := runSource(t, c, topology.KafkaSource{Name: "link", Topics: []string{topic}, Group: event.NewUUID().String(), Start: "first"}, r)
 		if link.Proxy != nil {
+			link.StopSource = stop
 			c.Options = []kgo.Opt{through(link.Proxy)}
 		}
 		d := newDestination(t, c, topic)

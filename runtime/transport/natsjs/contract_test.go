@@ -49,7 +49,7 @@ func contract(t *testing.T, ordered bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		runSource(t, s, r)
-		return transporttest.Link{Destination: d, Close: d.Close, Proxy: proxy, SourceProxy: sourceProxy, Restart: server.restart}
+		stop := runSource(t, s, r)
+		return transporttest.Link{Destination: d, Close: d.Close, Proxy: proxy, SourceProxy: sourceProxy, StopSource: stop, Restart: server.restart}
 	}, transporttest.Features{OrderedPerKey: ordered, Network: true, Broker: true, MaxBytes: 1 << 20})
 }

@@ -403,6 +403,11 @@ func (p *puller) acknowledge(ctx context.Context) {
 	}
 	confirm, cancel := context.WithTimeout(p.link.current(), p.source.config.Timeout)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		if pause.For(confirm, leaveTimeout) {
+			cancel()
+		}
+	})()
 	if err := last.DoubleAck(confirm); err != nil {
 		p.source.config.Logger.InfoContext(ctx, "acknowledgement not confirmed; stored messages may be delivered again",
 			"source", p.source.topology.Name, "messages", len(p.batch), "error", err)
@@ -464,13 +469,19 @@ func (p *puller) leave(ctx context.Context) {
 	p.batch = nil
 }
 
+// leaveTimeout is how long a source that ends waits for an answer of its server,
+// once for the acknowledgement of what it has stored and once to give up its pin.
+// Together that is shorter than what a box gives its feeds, so that a service ends
+// well although the server does not answer.
+const leaveTimeout = 2 * time.Second
+
 // unpin gives up the pin, if the server still has it for this puller. If that
 // fails it ends by itself.
 func (p *puller) unpin(ctx context.Context) {
 	if p.pin == "" || p.link.current().Err() != nil {
 		return
 	}
-	ctx, cancel := p.link.bound(context.WithoutCancel(ctx), p.source.config.Timeout)
+	ctx, cancel := p.link.bound(context.WithoutCancel(ctx), min(p.source.config.Timeout, leaveTimeout))
 	defer cancel()
 	info, err := p.consumer.Info(ctx)
 	if err != nil {

@@ -54,7 +54,9 @@ func NewSource(c Config, t topology.NATSSource) (*Source, error) {
 // messages that a newer one was held back for.
 func (s *Source) Stats() inbox.SourceStats { return s.counts.Stats() }
 
-// Run receives until ctx ends and returns nil then. It waits for a server, a
+// Run receives until ctx ends and returns nil then, after what was being stored is
+// stored and acknowledged; a server that does not answer then is waited for no
+// longer than 4 s, since nothing is lost without it. It waits for a server, a
 // stream and a consumer that are not there; an error wraps an
 // *event.ConfigurationError and says that the consumer, as it was found at the
 // beginning, cannot keep what the schema promises.

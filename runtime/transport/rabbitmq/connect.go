@@ -60,7 +60,8 @@ func (l *link) alive() bool {
 	}
 }
 
-// closeTime bounds the farewell of a connection.
+// closeTime bounds the farewell of a connection, and before it that of the channels
+// of a source.
 const closeTime = 2 * time.Second
 
 // close ends the connection and returns when it has ended.

@@ -123,9 +123,9 @@ func TestContract(t *testing.T) {
 				to.Stream, from.Stream = stream, stream
 				proxy := transporttest.NewProxy(t, hostOf(t, server))
 				back := transporttest.NewProxy(t, hostOf(t, server))
-				run(t, Config{URL: through(t, server, back)}, from, r)
+				_, stop := run(t, Config{URL: through(t, server, back)}, from, r)
 				d := newDestination(t, Config{URL: through(t, server, proxy), MaxBytes: 1 << 20}, to)
-				return transporttest.Link{Destination: d, Close: d.Close, Proxy: proxy, SourceProxy: back}
+				return transporttest.Link{Destination: d, Close: d.Close, Proxy: proxy, SourceProxy: back, StopSource: stop}
 			}, transporttest.Features{OrderedPerKey: true, Network: true, Broker: true, MaxBytes: 1 << 20})
 		})
 	}

@@ -34,6 +34,8 @@ type Source struct {
 	counts  tally.Tally
 	// idle is after which time without a message a queue is looked at.
 	idle time.Duration
+	// storing is read-locked while a transaction is under way.
+	storing sync.RWMutex
 }
 
 // NewSource returns a source as the schema describes it. It returns an error when
@@ -85,14 +87,14 @@ func checkSource(t topology.RabbitMQSource) error {
 func (s *Source) Stats() inbox.SourceStats { return s.counts.Stats() }
 
 // Run receives until ctx ends and returns nil then, after what was being stored is
-// stored and acknowledged. It connects again for ever. A queue that does not keep
+// stored and acknowledged; a broker that does not answer then is waited for no
+// longer than 4 s, since nothing is lost without it. It connects again for ever. A queue that does not keep
 // the order which the schema wants is an error, a *TopologyError; a queue that does
 // not exist is waited for.
 func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := &connector{config: s.config, prepare: func(*link) error { return nil }}
-	defer c.close()
 	errs := make(chan error, len(s.t.Queues))
 	var all sync.WaitGroup
 	for _, name := range s.t.Queues {
@@ -104,9 +106,34 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 			}
 		})
 	}
-	all.Wait()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		all.Wait()
+	}()
+	s.waitUntil(ctx, ended)
+	c.close() // whoever still waits for an answer waits no more
+	<-ended
 	close(errs)
 	return <-errs
+}
+
+// waitUntil returns when the consumers have ended or, after ctx ended and what was
+// being stored is stored, have had time enough to say so to the broker.
+func (s *Source) waitUntil(ctx context.Context, ended <-chan struct{}) {
+	select {
+	case <-ended:
+		return
+	case <-ctx.Done():
+	}
+	s.storing.Lock()
+	timer := time.NewTimer(closeTime)
+	defer timer.Stop()
+	s.storing.Unlock()
+	select {
+	case <-ended:
+	case <-timer.C:
+	}
 }
 
 // A consumer takes the messages of one queue.
@@ -351,6 +378,8 @@ func (q *consumer) store(ctx context.Context, in *intake, messages []inbox.Incom
 }
 
 func (q *consumer) storeOnce(ctx context.Context, messages []inbox.Incoming, at int64) ([]inbox.Disposition, error) {
+	q.source.storing.RLock()
+	defer q.source.storing.RUnlock()
 	if q.source.t.Stream {
 		return q.receiver.ReceiveAt(ctx, inbox.Position{Log: q.stream.read.Log, Offset: at}, messages...)
 	}
