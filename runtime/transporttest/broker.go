@@ -134,24 +134,63 @@ func acknowledgesNothingInHand(t *testing.T, l *testLink) {
 	l.checkOrder(t, next)
 }
 
-// sourceEndsIn ends the source while its broker is gone in some way: a service can
-// stop without its broker.
-func sourceEndsIn(mode Mode) func(t *testing.T, l *testLink) {
-	return func(t *testing.T, l *testLink) {
-		l.warm(t)
-		l.SourceProxy.Set(t, mode)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			l.StopSource()
-		}()
-		Eventually(t, "the source ends", func() bool {
-			select {
-			case <-ended:
-				return true
-			default:
-				return false
-			}
-		})
+// RunEndings tests that a source ends while its broker does not answer, idle or with
+// a transaction in hand: a service can stop without its broker. The sources of h have
+// timeouts, heartbeats and the like that are longer than a test waits, so that none
+// of them ends the waiting instead.
+func RunEndings(t *testing.T, h Harness) {
+	for _, e := range []struct {
+		name string
+		mode Mode
+	}{{"WithoutConnection", Refuse}, {"WithoutAnswers", Stall}, {"InABlackHole", BlackHole}} {
+		t.Run(e.name, func(t *testing.T) { t.Parallel(); endIdle(t, h, e.mode) })
+		t.Run("Storing"+e.name, func(t *testing.T) { t.Parallel(); endStoring(t, h, e.mode) })
 	}
+}
+
+func endIdle(t *testing.T, h Harness, mode Mode) {
+	ledger := &Ledger{}
+	l := testLink{Link: h(t, NewReceiver(ledger, 0)), ledger: ledger}
+	l.warm(t)
+	l.SourceProxy.Set(t, mode)
+	mustEnd(t, l.StopSource, func() {})
+}
+
+func endStoring(t *testing.T, h Harness, mode Mode) {
+	ledger := &Ledger{}
+	l := testLink{Link: h(t, NewReceiver(ledger, 0)), ledger: ledger}
+	l.warm(t)
+	storing, goOn := make(chan struct{}, 100), make(chan struct{})
+	ledger.Before(func(context.Context, int, inbox.Incoming) error {
+		storing <- struct{}{}
+		<-goOn
+		return nil
+	})
+	m := newMessage("k", 2)
+	l.mustSend(t, m)
+	<-storing
+	l.SourceProxy.Set(t, mode)
+	mustEnd(t, l.StopSource, func() { close(goOn) })
+	if n := l.countOf(m.ID); n != 1 {
+		t.Errorf("what was in hand is stored %d times", n)
+	}
+}
+
+// mustEnd calls stop, meanwhile then, and waits for the end.
+func mustEnd(t *testing.T, stop, then func()) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		stop()
+	}()
+	then()
+	Eventually(t, "the source ends", func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	})
 }

@@ -1,8 +1,13 @@
 package kafka
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,25 +20,85 @@ import (
 	"github.com/lanebox/lanebox/runtime/event"
 )
 
+// benchBrokerEnv has the test binary be the benchmarks' broker: it is the least time
+// that a request to produce takes.
+const benchBrokerEnv = "LANEBOX_KAFKA_BENCH_BROKER"
+
+func TestMain(m *testing.M) {
+	if roundTrip, is := os.LookupEnv(benchBrokerEnv); is {
+		if err := beBroker(roundTrip); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// beBroker runs kfake without files until the standard input ends. It prints its
+// address.
+func beBroker(text string) error {
+	roundTrip, err := time.ParseDuration(text)
+	if err != nil {
+		return err
+	}
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		return err
+	}
+	defer cluster.Close()
+	if roundTrip > 0 {
+		cluster.ControlKey(produceKey, func(kmsg.Request) (kmsg.Response, error, bool) {
+			cluster.KeepControl()
+			time.Sleep(roundTrip)
+			return nil, nil, false
+		})
+	}
+	fmt.Println(cluster.ListenAddrs()[0])
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
 // benchmarkTopic returns a topic on the real cluster, if one is named, or on kfake
-// without files, which takes at least roundTrip for a request.
+// in a process of its own, as brokers are, which takes at least roundTrip for a
+// request.
 func benchmarkTopic(b *testing.B, roundTrip time.Duration) (addresses []string, topic string) {
 	if addresses = realCluster(); addresses == nil {
-		cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(cluster.Close)
-		if roundTrip > 0 {
-			cluster.ControlKey(produceKey, func(kmsg.Request) (kmsg.Response, error, bool) {
-				cluster.KeepControl()
-				time.Sleep(roundTrip)
-				return nil, nil, false
-			})
-		}
-		addresses = cluster.ListenAddrs()
+		addresses = []string{startBenchBroker(b, roundTrip)}
 	}
 	return addresses, newTopic(b, addresses, 8, nil)
+}
+
+func startBenchBroker(b *testing.B, roundTrip time.Duration) (address string) {
+	self, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), benchBrokerEnv+"="+roundTrip.String())
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		stdin.Close()
+		if err := cmd.Wait(); err != nil {
+			b.Error(err)
+		}
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		b.Fatal(err)
+	}
+	return strings.TrimSpace(line)
 }
 
 // rawClient is the client alone, with the settings that make it safe.

@@ -13,9 +13,26 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	const maxBytes = 900_000
+	simulated := realCluster() == nil
+	transporttest.Run(t, harness(2*time.Second), transporttest.Features{
+		OrderedPerKey: true, Network: simulated, Broker: simulated, Runs: true, MaxBytes: maxBytes,
+	})
+}
+
+func TestSourceEnds(t *testing.T) {
+	if realCluster() != nil {
+		t.Log("through proxies, which a cluster cannot be reached by: not tested here")
+		return
+	}
+	transporttest.RunEndings(t, harness(time.Hour))
+}
+
+const maxBytes = 900_000
+
+// harness connects destinations and sources. timeout is that of the source.
+func harness(timeout time.Duration) transporttest.Harness {
 	addresses := realCluster()
-	transporttest.Run(t, func(t *testing.T, r *inbox.Receiver) transporttest.Link {
+	return func(t *testing.T, r *inbox.Receiver) transporttest.Link {
 		brokers, link := addresses, transporttest.Link{}
 		if brokers == nil {
 			b := startBroker(t)
@@ -24,17 +41,17 @@ func TestContract(t *testing.T) {
 			link.Proxy, link.SourceProxy = transporttest.NewProxy(t, b.address), transporttest.NewProxy(t, b.address)
 		}
 		topic := newTopic(t, brokers, 3, nil)
-		c := Config{Brokers: brokers, Logger: quiet, Timeout: 2 * time.Second, MaxBytes: maxBytes}
+		c := Config{Brokers: brokers, Logger: quiet, Timeout: timeout, MaxBytes: maxBytes}
 		if link.SourceProxy != nil {
 			c.Options = []kgo.Opt{through(link.SourceProxy)}
 		}
-		_, stop := runSource(t, c, topology.KafkaSource{Name: "link", Topics: []string{topic}, Group: event.NewUUID().String(), Start: "first"}, r)
+		_, link.StopSource = runSource(t, c, topology.KafkaSource{Name: "link", Topics: []string{topic}, Group: event.NewUUID().String(), Start: "first"}, r)
 		if link.Proxy != nil {
-			link.StopSource = stop
 			c.Options = []kgo.Opt{through(link.Proxy)}
 		}
+		c.Timeout = 2 * time.Second
 		d := newDestination(t, c, topic)
 		link.Destination, link.Close = d, d.Close
 		return link
-	}, transporttest.Features{OrderedPerKey: true, Network: addresses == nil, Broker: addresses == nil, Runs: true, MaxBytes: maxBytes})
+	}
 }

@@ -36,6 +36,7 @@ type member struct {
 
 	mu      sync.Mutex
 	workers map[place]*worker
+	ending  bool                 // no worker begins any more
 	told    map[string]time.Time // errors that were logged
 }
 
@@ -44,22 +45,26 @@ const maxPoll = 4096
 
 // poll hands fetched records to the workers until ctx ends. It never waits for
 // one: a worker that has enough pauses its partition, so that the group keeps
-// working while the database is slow.
-func (m *member) poll(ctx context.Context) {
+// working while the database is slow. It returns an error after a panic.
+func (m *member) poll(ctx context.Context) (err error) {
+	defer rescue.Panic(&err)
 	for ctx.Err() == nil {
 		fetches := m.client.PollRecords(ctx, maxPoll)
 		if ctx.Err() != nil || fetches.IsClientClosed() {
 			m.client.AllowRebalance()
-			return
+			return nil
 		}
 		fetches.EachError(func(topic string, partition int32, err error) { m.tell(ctx, topic, partition, err) })
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 			if len(p.Records) > 0 {
-				m.worker(place{p.Topic, p.Partition}).add(p.Records)
+				if w := m.worker(place{p.Topic, p.Partition}); w != nil {
+					w.add(p.Records)
+				}
 			}
 		})
 		m.client.AllowRebalance()
 	}
+	return nil
 }
 
 // tellEvery is how often the same error is logged.
@@ -89,12 +94,12 @@ func (m *member) OnGroupManageError(err error) {
 	m.source.log.Warn("left the group and joins it again", "group", m.source.from.Group, "error", err)
 }
 
-// worker returns the worker of a partition.
+// worker returns the worker of a partition; nil when the member ends.
 func (m *member) worker(at place) *worker {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := m.workers[at]
-	if w == nil {
+	if w == nil && !m.ending {
 		w = newWorker(m, at)
 		m.workers[at] = w
 	}
@@ -128,7 +133,6 @@ func (m *member) stop(partitions map[string][]int32) {
 		for _, n := range numbers {
 			at := place{topic, n}
 			if w := m.workers[at]; w != nil {
-				delete(m.workers, at)
 				w.cancel()
 				ended = append(ended, w)
 			}
@@ -138,6 +142,11 @@ func (m *member) stop(partitions map[string][]int32) {
 	for _, w := range ended {
 		<-w.done
 		w.resume() // a pause would outlive the assignment
+		m.mu.Lock()
+		if m.workers[w.at] == w { // whoever else stops it waits too
+			delete(m.workers, w.at)
+		}
+		m.mu.Unlock()
 	}
 }
 
@@ -155,6 +164,7 @@ func (m *member) close() {
 	defer m.end()
 	all := map[string][]int32{}
 	m.mu.Lock()
+	m.ending = true
 	for at := range m.workers {
 		all[at.topic] = append(all[at.topic], at.partition)
 	}
@@ -179,17 +189,17 @@ func (m *member) close() {
 	if err := m.leave(ctx); err != nil {
 		log.Warn("cannot leave the group; its other members wait until the session ends", "error", err)
 	} else {
-		log.Info("left the group while it was rebalanced; the next member stores some records again")
+		log.Info("did not wait for the group, which takes its time; the next member may store some records again")
 	}
 	m.end()
 	<-closed
 }
 
-// leave tells the group that the member is gone.
+// leave tells the group that the member is gone. A static one keeps its place.
 func (m *member) leave(ctx context.Context) error {
 	id, _ := m.client.GroupMetadata()
-	if id == "" {
-		return nil // it never joined
+	if id == "" || isText(m.client.OptValue(kgo.InstanceID)) {
+		return nil
 	}
 	gone := kmsg.NewLeaveGroupRequestMember()
 	gone.MemberID = id
@@ -200,7 +210,10 @@ func (m *member) leave(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return kerr.ErrorForCode(response.ErrorCode)
+	if err := kerr.ErrorForCode(response.ErrorCode); err != nil || len(response.Members) == 0 {
+		return err
+	}
+	return kerr.ErrorForCode(response.Members[0].ErrorCode) // of versions from 3 on
 }
 
 // A worker stores the records of one partition, in order.

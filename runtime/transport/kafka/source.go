@@ -131,8 +131,16 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 		return fmt.Errorf("kafka source %s: %w", s.from.Name, err)
 	}
 	m.client = client
-	defer m.close()
-	m.poll(running)
+	polled := make(chan struct{})
+	go func() {
+		defer close(polled)
+		if err := m.poll(running); err != nil {
+			fail(err)
+		}
+	}()
+	<-running.Done()
+	m.close() // poll may wait for a rebalance, which waits for the cluster
+	<-polled
 	if err := context.Cause(running); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("kafka source %s: %w", s.from.Name, err)
 	}

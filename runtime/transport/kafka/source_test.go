@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -279,14 +280,7 @@ func TestEndsDuringRebalance(t *testing.T) {
 		t.Fatal(err)
 	}
 	id, joining := info.Members[0].MemberID, make(chan struct{})
-	b.ControlKey(int16(kmsg.JoinGroup), func(request kmsg.Request) (kmsg.Response, error, bool) {
-		b.KeepControl()
-		if request.(*kmsg.JoinGroupRequest).MemberID == id {
-			close(joining)
-			b.SleepControl(func() { <-t.Context().Done() })
-		}
-		return nil, nil, false
-	})
+	holdJoin(t, b, id, joining)
 	runSource(t, c, from, transporttest.NewReceiver(ledger, 0))
 	<-joining
 	d := newDestination(t, Config{Brokers: addresses}, topic)
@@ -306,38 +300,150 @@ func TestEndsDuringRebalance(t *testing.T) {
 	checkStored(t, ledger, map[string][]event.Message{"k": all})
 }
 
-// TestEndsWithoutTheCluster ends members whose cluster does not answer any more, or
-// never did.
-func TestEndsWithoutTheCluster(t *testing.T) {
+// TestEndsWhileItHandsOver ends a member whose cluster does not answer the commit
+// before a partition goes to another member.
+func TestEndsWhileItHandsOver(t *testing.T) {
+	b := startBroker(t)
+	addresses := []string{b.address}
+	topic := newTopic(t, addresses, 2, nil)
+	c := lively(b.address)
+	c.Timeout = time.Hour
+	from := topology.KafkaSource{Name: "s", Topics: []string{topic}, Group: "g"}
+	ledger := &transporttest.Ledger{}
+	s, stop := runSource(t, c, from, transporttest.NewReceiver(ledger, 0))
+	s.leaveTimeout = 50 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := b.WaitGroupStable(ctx, "g", 1); err != nil {
+		t.Fatal(err)
+	}
+	// Nothing can be committed until the first member has synced again, and from then
+	// on commits are not answered: it is handing over when one comes.
+	var synced atomic.Bool
+	b.ControlKey(int16(kmsg.SyncGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
+		b.KeepControl()
+		synced.Store(true)
+		return nil, nil, false
+	})
+	asked := make(chan struct{}, 100)
+	b.ControlKey(int16(kmsg.OffsetCommit), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		b.KeepControl()
+		if synced.Load() {
+			asked <- struct{}{}
+			b.SleepControl(func() { <-t.Context().Done() })
+		}
+		return refuseCommit(request.(*kmsg.OffsetCommitRequest)), nil, true
+	})
+	d := newDestination(t, Config{Brokers: addresses}, topic)
+	for k := range 8 {
+		key := fmt.Sprint("key-", k)
+		(&lane{d: d, key: key}).deliver(t, run(key, 0, 10), 10)
+	}
+	transporttest.Eventually(t, "the records are stored", func() bool { return len(ledger.Stored()) == 80 })
+	other, _ := runSource(t, c, from, transporttest.NewReceiver(&transporttest.Ledger{}, 0))
+	other.leaveTimeout = 50 * time.Millisecond
+	<-asked
+	stop()
+}
+
+// refuseCommit answers that the group's offsets may not be written.
+func refuseCommit(request *kmsg.OffsetCommitRequest) kmsg.Response {
+	response := request.ResponseKind().(*kmsg.OffsetCommitResponse)
+	for _, topic := range request.Topics {
+		refused := kmsg.NewOffsetCommitResponseTopic()
+		refused.Topic, refused.TopicID = topic.Topic, topic.TopicID
+		for _, p := range topic.Partitions {
+			partition := kmsg.NewOffsetCommitResponseTopicPartition()
+			partition.Partition, partition.ErrorCode = p.Partition, kerr.GroupAuthorizationFailed.Code
+			refused.Partitions = append(refused.Partitions, partition)
+		}
+		response.Topics = append(response.Topics, refused)
+	}
+	return response
+}
+
+// TestStaticMemberKeepsItsPlace ends a static member in the middle of a rebalance:
+// its next life has the same place.
+func TestStaticMemberKeepsItsPlace(t *testing.T) {
 	b := startBroker(t)
 	addresses := []string{b.address}
 	topic := newTopic(t, addresses, 1, nil)
-	d := newDestination(t, Config{Brokers: addresses}, topic)
-	(&lane{d: d, key: "k"}).deliver(t, run("k", 0, 10), 10)
-	for _, mode := range []transporttest.Mode{transporttest.Stall, transporttest.Refuse} {
-		for _, joined := range []bool{true, false} {
-			proxy, ledger := transporttest.NewProxy(t, b.address), &transporttest.Ledger{}
-			s, err := NewSource(Config{Brokers: addresses, Options: []kgo.Opt{through(proxy)}, Timeout: time.Hour, Logger: quiet},
-				topology.KafkaSource{Name: "s", Topics: []string{topic}, Group: fmt.Sprint(mode, joined)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.leaveTimeout = 50 * time.Millisecond
-			if !joined {
-				proxy.Set(t, mode)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() { done <- s.Run(ctx, transporttest.NewReceiver(ledger, 0)) }()
-			if joined {
-				transporttest.Eventually(t, "the records are stored", func() bool { return len(ledger.Stored()) == 10 })
-				proxy.Set(t, mode)
-			}
-			cancel()
-			if err := <-done; err != nil {
-				t.Errorf("mode %v, joined %t: Run = %v", mode, joined, err)
-			}
+	c := lively(b.address)
+	options := c.Options
+	c.Options = append(slices.Clip(options), kgo.InstanceID("pod-0"))
+	from := topology.KafkaSource{Name: "s", Topics: []string{topic}, Group: "g"}
+	s, stop := runSource(t, c, from, transporttest.NewReceiver(&transporttest.Ledger{}, 0))
+	s.leaveTimeout = 50 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	info, err := b.WaitGroupStable(ctx, "g", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, joining := info.Members[0].MemberID, make(chan struct{})
+	holdJoin(t, b, id, joining)
+	var left atomic.Int64
+	b.ControlKey(int16(kmsg.LeaveGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
+		b.KeepControl()
+		left.Add(1)
+		return nil, nil, false
+	})
+	c.Options = append(slices.Clip(options), kgo.InstanceID("pod-1"))
+	runSource(t, c, from, transporttest.NewReceiver(&transporttest.Ledger{}, 0))
+	<-joining
+	stop()
+	if n := left.Load(); n > 0 {
+		t.Errorf("a static member left the group (%d requests)", n)
+	}
+}
+
+// holdJoin has the broker keep back its answer to the next join of a member; joining
+// is closed when that has come.
+func holdJoin(t *testing.T, b *broker, member string, joining chan struct{}) {
+	b.ControlKey(int16(kmsg.JoinGroup), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		b.KeepControl()
+		if request.(*kmsg.JoinGroupRequest).MemberID == member {
+			close(joining)
+			b.SleepControl(func() { <-t.Context().Done() })
 		}
+		return nil, nil, false
+	})
+}
+
+// TestEveryStopWaits: who stops a worker that is being stopped already waits for its
+// end as well; a partition would be given away while it is stored.
+func TestEveryStopWaits(t *testing.T) {
+	m := &member{workers: map[place]*worker{}}
+	at := place{"topic", 1}
+	w := &worker{member: m, at: at, done: make(chan struct{})}
+	w.ctx, w.cancel = context.WithCancel(t.Context())
+	m.workers[at] = w
+	var stops sync.WaitGroup
+	stops.Go(func() { m.stop(map[string][]int32{"topic": {1}}) })
+	<-w.ctx.Done()
+	m.mu.Lock()
+	if m.workers[at] != w {
+		t.Error("a worker that has not ended is forgotten")
+	}
+	m.mu.Unlock()
+	stops.Go(func() { m.stop(map[string][]int32{"topic": {1}}) })
+	close(w.done)
+	stops.Wait()
+	if len(m.workers) > 0 {
+		t.Error("a worker that has ended is not forgotten")
+	}
+}
+
+// TestEndsWithoutTheCluster ends members that never reached their cluster.
+func TestEndsWithoutTheCluster(t *testing.T) {
+	b := startBroker(t)
+	for _, mode := range []transporttest.Mode{transporttest.Stall, transporttest.Refuse} {
+		proxy := transporttest.NewProxy(t, b.address)
+		proxy.Set(t, mode)
+		c := Config{Brokers: []string{b.address}, Options: []kgo.Opt{through(proxy)}, Timeout: time.Hour}
+		s, stop := runSource(t, c, topology.KafkaSource{Name: "s", Topics: []string{"t"}, Group: "g"}, transporttest.NewReceiver(&transporttest.Ledger{}, 0))
+		s.leaveTimeout = 50 * time.Millisecond
+		stop()
 	}
 }
 

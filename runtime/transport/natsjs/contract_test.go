@@ -29,12 +29,26 @@ func runSource(t testing.TB, s *Source, r *inbox.Receiver) (stop func()) {
 }
 
 func TestContract(t *testing.T) {
-	t.Run("ordered", func(t *testing.T) { contract(t, true) })
-	t.Run("unordered", func(t *testing.T) { contract(t, false) })
+	each(t, func(t *testing.T, ordered bool) {
+		transporttest.Run(t, harness(ordered, Config{AckWait: 2 * time.Second, Takeover: time.Second}),
+			transporttest.Features{OrderedPerKey: ordered, Network: true, Broker: true, MaxBytes: 1 << 20})
+	})
 }
 
-func contract(t *testing.T, ordered bool) {
-	transporttest.Run(t, func(t *testing.T, r *inbox.Receiver) transporttest.Link {
+func TestSourceEnds(t *testing.T) {
+	each(t, func(t *testing.T, ordered bool) {
+		transporttest.RunEndings(t, harness(ordered, Config{Timeout: time.Hour}))
+	})
+}
+
+func each(t *testing.T, test func(t *testing.T, ordered bool)) {
+	t.Run("ordered", func(t *testing.T) { test(t, true) })
+	t.Run("unordered", func(t *testing.T) { test(t, false) })
+}
+
+// harness connects destinations and sources; c is the configuration of the source.
+func harness(ordered bool, c Config) transporttest.Harness {
+	return func(t *testing.T, r *inbox.Receiver) transporttest.Link {
 		server := startServer(t)
 		proxy := transporttest.NewProxy(t, server.address())
 		d, err := NewDestination(Config{URL: "nats://" + proxy.Address(), MaxBytes: 1 << 20, Logger: quiet, Timeout: 3 * time.Second},
@@ -44,12 +58,13 @@ func contract(t *testing.T, ordered bool) {
 		}
 		t.Cleanup(func() { d.Close() })
 		sourceProxy := transporttest.NewProxy(t, server.address())
-		s, err := NewSource(Config{URL: "nats://" + sourceProxy.Address(), Logger: quiet, AckWait: 2 * time.Second, Takeover: time.Second},
-			topology.NATSSource{Name: "link", Stream: "LINK", Durable: "link", Ordered: ordered})
+		c := c
+		c.URL, c.Logger = "nats://"+sourceProxy.Address(), quiet
+		s, err := NewSource(c, topology.NATSSource{Name: "link", Stream: "LINK", Durable: "link", Ordered: ordered})
 		if err != nil {
 			t.Fatal(err)
 		}
 		stop := runSource(t, s, r)
 		return transporttest.Link{Destination: d, Close: d.Close, Proxy: proxy, SourceProxy: sourceProxy, StopSource: stop, Restart: server.restart}
-	}, transporttest.Features{OrderedPerKey: ordered, Network: true, Broker: true, MaxBytes: 1 << 20})
+	}
 }

@@ -64,10 +64,16 @@ func (l *link) alive() bool {
 // of a source.
 const closeTime = 2 * time.Second
 
-// close ends the connection and returns when it has ended.
+// close ends the connection and returns when it has ended, or does not end in time:
+// one that the service made may know no deadline.
 func (l *link) close() {
-	l.conn.CloseDeadline(time.Now().Add(closeTime))
-	<-l.gone
+	timer := time.NewTimer(closeTime + time.Second)
+	defer timer.Stop()
+	go l.conn.CloseDeadline(time.Now().Add(closeTime))
+	select {
+	case <-l.gone:
+	case <-timer.C:
+	}
 }
 
 // A connector keeps one connection and makes it again, when it is asked for, once
@@ -211,16 +217,44 @@ func dialTCP(ctx context.Context, network, address string, write time.Duration) 
 	return &impatient{Conn: conn, write: write}, nil
 }
 
-// An impatient connection fails when a write takes too long. The client itself
-// would wait for ever, with everybody behind it.
+// An impatient connection fails when a write takes too long; the client itself
+// would wait for ever, with everybody behind it. And a deadline for everything, as
+// a farewell has it, is not put off: the client sets a later one for reading with
+// every frame that comes, such as a heartbeat.
 type impatient struct {
 	net.Conn
 	write time.Duration
+
+	mu   sync.Mutex
+	last time.Time // the deadline for everything; zero when there is none
+}
+
+func (c *impatient) SetDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = t
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *impatient) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Conn.SetReadDeadline(c.bound(t))
 }
 
 func (c *impatient) Write(b []byte) (int, error) {
-	c.SetWriteDeadline(time.Now().Add(c.write))
+	c.mu.Lock()
+	c.Conn.SetWriteDeadline(c.bound(time.Now().Add(c.write)))
+	c.mu.Unlock()
 	return c.Conn.Write(b)
+}
+
+// bound returns t, or the deadline for everything if that is earlier.
+func (c *impatient) bound(t time.Time) time.Time {
+	if !c.last.IsZero() && (t.IsZero() || t.After(c.last)) {
+		return c.last
+	}
+	return t
 }
 
 // close ends the connection; get fails from now on.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -77,6 +78,30 @@ func TestReadyMadeConnection(t *testing.T) {
 	}
 	mustSend(t, d, newMessage("k", 0))
 	transporttest.Eventually(t, "the message is stored", func() bool { return ledger.Count() == 1 })
+}
+
+// TestDeadlineIsNotPutOff: a deadline for everything holds, whatever the client sets
+// for reading and writing later, until it is taken away.
+func TestDeadlineIsNotPutOff(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	c := &impatient{Conn: near, write: time.Hour}
+	later := time.Now().Add(time.Hour)
+	for name, op := range map[string]func() error{
+		"read":       func() error { c.SetReadDeadline(later); _, err := c.Read(make([]byte, 1)); return err },
+		"read never": func() error { c.SetReadDeadline(time.Time{}); _, err := c.Read(make([]byte, 1)); return err },
+		"write":      func() error { _, err := c.Write([]byte{1}); return err },
+	} {
+		c.SetDeadline(time.Now().Add(time.Millisecond))
+		if err := op(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	c.SetDeadline(time.Time{})
+	go far.Write([]byte{1})
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Errorf("without a deadline: %v", err)
+	}
 }
 
 // TestCloseEndsEverything: Close ends what is on its way, even when the broker

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -115,18 +116,31 @@ func runSource(t testing.TB, source *Source, r *inbox.Receiver) (stop func()) {
 }
 
 func TestContract(t *testing.T) {
-	server := testrabbit.URL(t)
-	for name, stream := range map[string]bool{"queues": false, "streams": true} {
-		t.Run(name, func(t *testing.T) {
-			transporttest.Run(t, func(t *testing.T, r *inbox.Receiver) transporttest.Link {
-				to, from := ordered(t, server, 3)
-				to.Stream, from.Stream = stream, stream
-				proxy := transporttest.NewProxy(t, hostOf(t, server))
-				back := transporttest.NewProxy(t, hostOf(t, server))
-				_, stop := run(t, Config{URL: through(t, server, back)}, from, r)
-				d := newDestination(t, Config{URL: through(t, server, proxy), MaxBytes: 1 << 20}, to)
-				return transporttest.Link{Destination: d, Close: d.Close, Proxy: proxy, SourceProxy: back, StopSource: stop}
-			}, transporttest.Features{OrderedPerKey: true, Network: true, Broker: true, MaxBytes: 1 << 20})
-		})
+	each(t, func(t *testing.T, stream bool) {
+		transporttest.Run(t, harness(testrabbit.URL(t), stream, 0), transporttest.Features{OrderedPerKey: true, Network: true, Broker: true, MaxBytes: 1 << 20})
+	})
+}
+
+func TestSourceEnds(t *testing.T) {
+	each(t, func(t *testing.T, stream bool) {
+		transporttest.RunEndings(t, harness(testrabbit.URL(t), stream, time.Hour))
+	})
+}
+
+func each(t *testing.T, test func(t *testing.T, stream bool)) {
+	t.Run("queues", func(t *testing.T) { test(t, false) })
+	t.Run("streams", func(t *testing.T) { test(t, true) })
+}
+
+// harness connects destinations and sources; heartbeat is that of the source.
+func harness(server string, stream bool, heartbeat time.Duration) transporttest.Harness {
+	return func(t *testing.T, r *inbox.Receiver) transporttest.Link {
+		to, from := ordered(t, server, 3)
+		to.Stream, from.Stream = stream, stream
+		proxy := transporttest.NewProxy(t, hostOf(t, server))
+		back := transporttest.NewProxy(t, hostOf(t, server))
+		_, stop := run(t, Config{URL: through(t, server, back), Heartbeat: heartbeat}, from, r)
+		d := newDestination(t, Config{URL: through(t, server, proxy), MaxBytes: 1 << 20}, to)
+		return transporttest.Link{Destination: d, Close: d.Close, Proxy: proxy, SourceProxy: back, StopSource: stop}
 	}
 }

@@ -182,6 +182,9 @@ func TestAlarmIsBackPressure(t *testing.T) {
 	ledger := &transporttest.Ledger{}
 	run(t, Config{URL: node.URL()}, from, transporttest.NewReceiver(ledger, 0))
 	d := newDestination(t, Config{URL: node.URL()}, to)
+	elsewhere, _ := ordered(t, node.URL(), 1)
+	other := newDestination(t, Config{URL: node.URL()}, elsewhere)
+	mustSend(t, other, newMessage("k", 0))
 	l := startLoad(t, d, 8)
 	transporttest.Eventually(t, "messages flow", func() bool { return ledger.Count() > 20 })
 	defer control(t, node, "set_vm_memory_high_watermark", "0.9")
@@ -189,6 +192,16 @@ func TestAlarmIsBackPressure(t *testing.T) {
 	transporttest.Eventually(t, "the broker pushes back", func() bool { return l.answers[event.BackPressure].Load() > 100 })
 	if err := send(t, d, newMessage("", 0)); !errors.Is(err, errBlocked) || class(err) != event.BackPressure {
 		t.Errorf("Send = %v (%v), want back-pressure", err, class(err))
+	}
+	// The broker reads nothing from a connection that has published, but its heartbeats
+	// come.
+	transporttest.Eventually(t, "the other connection is blocked", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		return errors.Is(other.Send(ctx, newMessage("k", 1)), errBlocked)
+	})
+	if err := other.Close(); err != nil {
+		t.Errorf("Close in the alarm = %v", err)
 	}
 	control(t, node, "set_vm_memory_high_watermark", "0.9")
 	before := ledger.Count()

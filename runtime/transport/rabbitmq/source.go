@@ -34,8 +34,6 @@ type Source struct {
 	counts  tally.Tally
 	// idle is after which time without a message a queue is looked at.
 	idle time.Duration
-	// storing is read-locked while a transaction is under way.
-	storing sync.RWMutex
 }
 
 // NewSource returns a source as the schema describes it. It returns an error when
@@ -95,11 +93,12 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := &connector{config: s.config, prepare: func(*link) error { return nil }}
+	storing := &sync.RWMutex{}
 	errs := make(chan error, len(s.t.Queues))
 	var all sync.WaitGroup
 	for _, name := range s.t.Queues {
 		all.Go(func() {
-			q := &consumer{source: s, connector: c, receiver: r, queue: name, log: s.config.Logger.With("source", s.t.Name, "queue", name)}
+			q := &consumer{source: s, connector: c, receiver: r, storing: storing, queue: name, log: s.config.Logger.With("source", s.t.Name, "queue", name)}
 			if err := q.run(ctx); err != nil {
 				errs <- err
 				cancel()
@@ -111,7 +110,7 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 		defer close(ended)
 		all.Wait()
 	}()
-	s.waitUntil(ctx, ended)
+	waitUntil(ctx, ended, storing)
 	c.close() // whoever still waits for an answer waits no more
 	<-ended
 	close(errs)
@@ -120,16 +119,16 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 
 // waitUntil returns when the consumers have ended or, after ctx ended and what was
 // being stored is stored, have had time enough to say so to the broker.
-func (s *Source) waitUntil(ctx context.Context, ended <-chan struct{}) {
+func waitUntil(ctx context.Context, ended <-chan struct{}, storing *sync.RWMutex) {
 	select {
 	case <-ended:
 		return
 	case <-ctx.Done():
 	}
-	s.storing.Lock()
+	storing.Lock() // no transaction begins any more, since ctx has ended
+	storing.Unlock()
 	timer := time.NewTimer(closeTime)
 	defer timer.Stop()
-	s.storing.Unlock()
 	select {
 	case <-ended:
 	case <-timer.C:
@@ -141,6 +140,7 @@ type consumer struct {
 	source    *Source
 	connector *connector
 	receiver  *inbox.Receiver
+	storing   *sync.RWMutex // read-locked while a transaction is under way
 	queue     string
 	log       *slog.Logger
 	sessions  int
@@ -362,9 +362,12 @@ func (q *consumer) decode(batch []amqp.Delivery, position int64) ([]inbox.Incomi
 func (q *consumer) store(ctx context.Context, in *intake, messages []inbox.Incoming, at int64) ([]inbox.Disposition, error) {
 	wait := backoff{first: 50 * time.Millisecond, last: 10 * time.Second}
 	for {
-		dispositions, err := q.storeOnce(context.WithoutCancel(ctx), messages, at)
+		dispositions, err := q.storeOnce(ctx, messages, at)
 		if err == nil {
 			return dispositions, nil
+		}
+		if errors.Is(err, errEnded) {
+			return nil, err
 		}
 		q.source.counts.Failures.Add(1)
 		q.log.WarnContext(ctx, "messages could not be stored; they are kept and tried again", "count", len(messages), "error", err)
@@ -377,9 +380,17 @@ func (q *consumer) store(ctx context.Context, in *intake, messages []inbox.Incom
 	}
 }
 
+// errEnded says that the source ended before a transaction began.
+var errEnded = errors.New("the source ends")
+
+// storeOnce tries once. A transaction that has begun does not end with ctx.
 func (q *consumer) storeOnce(ctx context.Context, messages []inbox.Incoming, at int64) ([]inbox.Disposition, error) {
-	q.source.storing.RLock()
-	defer q.source.storing.RUnlock()
+	q.storing.RLock()
+	defer q.storing.RUnlock()
+	if ctx.Err() != nil { // nobody may wait for it any more
+		return nil, errEnded
+	}
+	ctx = context.WithoutCancel(ctx)
 	if q.source.t.Stream {
 		return q.receiver.ReceiveAt(ctx, inbox.Position{Log: q.stream.read.Log, Offset: at}, messages...)
 	}

@@ -321,6 +321,29 @@ func TestShutdownFinishesTheTransaction(t *testing.T) {
 	transporttest.Eventually(t, "the rest is in the queue", func() bool { return length(t, conn, from.Queues[0]) == 10-stored })
 }
 
+// TestNothingBeginsAfterTheEnd: once a source ends, no transaction begins whose
+// acknowledgement nobody would wait for.
+func TestNothingBeginsAfterTheEnd(t *testing.T) {
+	source, err := NewSource(Config{URL: "amqp://localhost", Logger: quiet}, topology.RabbitMQSource{Name: "in", Queues: []string{"q"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ledger := &transporttest.Ledger{}
+	q := &consumer{source: source, receiver: transporttest.NewReceiver(ledger, 0), storing: &sync.RWMutex{}, queue: "q", log: quiet}
+	ctx, cancel := context.WithCancel(t.Context())
+	q.storing.Lock() // somebody waits for the transactions in hand
+	stored := make(chan error, 1)
+	go func() {
+		_, err := q.store(ctx, &intake{}, []inbox.Incoming{{IdempotencyKey: "1", EventType: "e.v1"}}, 0)
+		stored <- err
+	}()
+	cancel()
+	q.storing.Unlock()
+	if err := <-stored; !errors.Is(err, errEnded) || ledger.Count() != 0 || source.Stats().Failures != 0 {
+		t.Errorf("store = %v, %d messages are stored, %d failures", err, ledger.Count(), source.Stats().Failures)
+	}
+}
+
 // TestReplicasKeepTheOrder: five replicas share a queue and are restarted one
 // after the other, and each aggregate's messages are committed in order. The
 // control, the same without a single active consumer, shows disorder.
