@@ -123,7 +123,7 @@ func record(b *testing.B, topic string, m event.Message) *kgo.Record {
 func rate(b *testing.B) { b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s") }
 
 // BenchmarkHotKey sends the messages of one key: each after the answer to the one
-// before, and in runs. In one process the round trip costs little more than the
+// before, and in runs. On one machine the round trip costs little more than the
 // messages; a network and replicas make it a millisecond at least.
 func BenchmarkHotKey(b *testing.B) {
 	for _, roundTrip := range []time.Duration{0, time.Millisecond} {
