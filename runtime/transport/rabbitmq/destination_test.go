@@ -357,7 +357,8 @@ func TestPlainQueue(t *testing.T) {
 			continue
 		}
 		on(t, conn, func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclare(to.Queue, true, false, false, false, c.args)
+			same := queue{args: c.args}.unlimited(conn.Properties["version"])
+			_, err := ch.QueueDeclare(to.Queue, true, false, false, false, same.args)
 			return err
 		})
 		transporttest.Eventually(t, name+": the message is in the queue", func() bool { return length(t, conn, to.Queue) == 1 })

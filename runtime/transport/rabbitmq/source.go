@@ -118,21 +118,27 @@ func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 }
 
 // waitUntil returns when the consumers have ended or, after ctx ended and what was
-// being stored is stored, have had time enough to say so to the broker.
+// being stored is stored, have had time enough to say so to the broker. Once ctx has
+// ended no transaction begins any more.
 func waitUntil(ctx context.Context, ended <-chan struct{}, storing *sync.RWMutex) {
 	select {
 	case <-ended:
 		return
 	case <-ctx.Done():
 	}
-	storing.Lock() // no transaction begins any more, since ctx has ended
-	storing.Unlock()
+	awaitReaders(storing)
 	timer := time.NewTimer(closeTime)
 	defer timer.Stop()
 	select {
 	case <-ended:
 	case <-timer.C:
 	}
+}
+
+// awaitReaders returns when those who hold m now have let it go.
+func awaitReaders(m *sync.RWMutex) {
+	m.Lock()
+	defer m.Unlock()
 }
 
 // A consumer takes the messages of one queue.

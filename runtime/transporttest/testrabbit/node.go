@@ -4,6 +4,7 @@ package testrabbit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,16 +19,20 @@ import (
 	"time"
 )
 
-// bin is where packages put the scripts that run as any user; those of /usr/sbin
-// change to the user of the system's own node.
-const bin = "/usr/lib/rabbitmq/bin"
+// BinVariable names the folder of rabbitmq-server and rabbitmqctl, for nodes of
+// another version than the installed one.
+const BinVariable = "LANEBOX_TEST_RABBITMQ_BIN"
+
+// bin returns where the scripts are. Packages put those that run as any user there;
+// those of /usr/sbin change to the user of the system's own node.
+func bin() string { return cmp.Or(os.Getenv(BinVariable), "/usr/lib/rabbitmq/bin") }
 
 // Installed returns an error that says what is missing when no node can be
 // started.
 func Installed() error {
 	for _, name := range []string{"rabbitmq-server", "rabbitmqctl"} {
-		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
-			return fmt.Errorf("RabbitMQ is not installed in %s; install rabbitmq-server, or set %s", bin, Variable)
+		if _, err := os.Stat(filepath.Join(bin(), name)); err != nil {
+			return fmt.Errorf("RabbitMQ is not installed in %s; install rabbitmq-server, or set %s", bin(), Variable)
 		}
 	}
 	return nil
@@ -176,7 +181,7 @@ func (n *Node) Start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	n.server = exec.Command(filepath.Join(bin, "rabbitmq-server"))
+	n.server = exec.Command(filepath.Join(bin(), "rabbitmq-server"))
 	n.server.Dir, n.server.Env = n.dir, n.environment()
 	n.server.Stdout, n.server.Stderr = log, log
 	n.server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -272,7 +277,7 @@ func (n *Node) Close() {
 
 // Control runs rabbitmqctl and returns what it prints.
 func (n *Node) Control(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "rabbitmqctl"), append([]string{"--silent"}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(bin(), "rabbitmqctl"), append([]string{"--silent"}, args...)...)
 	cmd.Dir, cmd.Env = n.dir, n.environment()
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
