@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
@@ -149,19 +150,17 @@ func RunEndings(t *testing.T, h Harness) {
 }
 
 func endIdle(t *testing.T, h Harness, mode Mode) {
-	ledger := &Ledger{}
-	l := testLink{Link: h(t, NewReceiver(ledger, 0)), ledger: ledger}
+	l := connect(t, h)
 	l.warm(t)
 	l.SourceProxy.Set(t, mode)
-	mustEnd(t, l.StopSource, func() {})
+	mustEnd(t, l.stopping())
 }
 
 func endStoring(t *testing.T, h Harness, mode Mode) {
-	ledger := &Ledger{}
-	l := testLink{Link: h(t, NewReceiver(ledger, 0)), ledger: ledger}
+	l := connect(t, h)
 	l.warm(t)
 	storing, goOn := make(chan struct{}, 100), make(chan struct{})
-	ledger.Before(func(context.Context, int, inbox.Incoming) error {
+	l.ledger.Before(func(context.Context, int, inbox.Incoming) error {
 		storing <- struct{}{}
 		<-goOn
 		return nil
@@ -170,27 +169,29 @@ func endStoring(t *testing.T, h Harness, mode Mode) {
 	l.mustSend(t, m)
 	<-storing
 	l.SourceProxy.Set(t, mode)
-	mustEnd(t, l.StopSource, func() { close(goOn) })
+	ended := l.stopping()
+	close(goOn)
+	mustEnd(t, ended)
 	if n := l.countOf(m.ID); n != 1 {
 		t.Errorf("what was in hand is stored %d times", n)
 	}
 }
 
-// mustEnd calls stop, meanwhile then, and waits for the end.
-func mustEnd(t *testing.T, stop, then func()) {
-	t.Helper()
-	ended := make(chan struct{})
+// stopping has the source end; the channel is closed when it has.
+func (l *testLink) stopping() (ended <-chan struct{}) {
+	done := make(chan struct{})
 	go func() {
-		defer close(ended)
-		stop()
+		defer close(done)
+		l.StopSource()
 	}()
-	then()
-	Eventually(t, "the source ends", func() bool {
-		select {
-		case <-ended:
-			return true
-		default:
-			return false
-		}
-	})
+	return done
+}
+
+func mustEnd(t *testing.T, ended <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatalf("the source has not ended within %v", patience)
+	}
 }

@@ -63,6 +63,12 @@ type testLink struct {
 	f      Features
 }
 
+// connect returns a new link with a ledger behind its source.
+func connect(t *testing.T, h Harness) *testLink {
+	ledger := &Ledger{}
+	return &testLink{Link: h(t, NewReceiver(ledger, 0)), ledger: ledger}
+}
+
 // Run runs the suite.
 func Run(t *testing.T, h Harness, f Features) {
 	if f.MaxBytes <= 0 || f.MaxBytes > 1<<20 {
@@ -74,8 +80,8 @@ func Run(t *testing.T, h Harness, f Features) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			ledger := &Ledger{}
-			l := testLink{Link: h(t, NewReceiver(ledger, 0)), ledger: ledger, f: f}
+			l := connect(t, h)
+			l.f = f
 			if f.Network != (l.Proxy != nil) {
 				t.Fatal("Features.Network and Link.Proxy disagree")
 			}
@@ -85,7 +91,7 @@ func Run(t *testing.T, h Harness, f Features) {
 			if _, ok := l.Destination.(outbox.RunDestination); ok != f.Runs {
 				t.Fatal("Features.Runs and Link.Destination disagree")
 			}
-			c.run(t, &l)
+			c.run(t, l)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lanebox/lanebox/runtime/event"
 	"github.com/lanebox/lanebox/runtime/inbox"
@@ -66,6 +67,33 @@ func (b *broker) restart(t testing.TB) {
 		}
 		return err == nil
 	})
+}
+
+// stable waits until a group has so many members and nothing changes.
+func (b *broker) stable(t testing.TB, group string, members int) *kfake.GroupInfo {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	info, err := b.WaitGroupStable(ctx, group, members)
+	if err != nil {
+		t.Fatalf("the group is not stable with %d members: %v", members, err)
+	}
+	return info
+}
+
+// holdJoin keeps back the answer to the next join of a member; the channel is closed
+// when that has come.
+func (b *broker) holdJoin(t testing.TB, member string) <-chan struct{} {
+	joining := make(chan struct{})
+	b.ControlKey(int16(kmsg.JoinGroup), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		b.KeepControl()
+		if request.(*kmsg.JoinGroupRequest).MemberID == member {
+			close(joining)
+			b.SleepControl(func() { <-t.Context().Done() })
+		}
+		return nil, nil, false
+	})
+	return joining
 }
 
 // newTopic makes a topic of its own for a test and returns its name.

@@ -161,7 +161,6 @@ const leaveTimeout = 5 * time.Second
 // half of leaveTimeout the member leaves without what it could not commit: the next
 // member stores some records again, and the inbox drops them.
 func (m *member) close() {
-	defer m.end()
 	all := map[string][]int32{}
 	m.mu.Lock()
 	m.ending = true

@@ -169,21 +169,14 @@ func TestSlowStoreStaysInTheGroup(t *testing.T) {
 	}
 	first, _ := runSource(t, c, from, transporttest.NewReceiver(ledger, 0))
 	transporttest.Eventually(t, "storing fails", func() bool { return first.Stats().Failures > 0 })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	info, err := b.WaitGroupStable(ctx, "g", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := b.stable(t, "g", 1)
 	generation, started := info.Epoch, time.Now()
 	transporttest.Eventually(t, "the session would have ended twice", func() bool { return time.Since(started) > 2500*time.Millisecond })
 	if info := b.GroupInfo("g"); info.Epoch != generation || len(info.Members) != 1 {
 		t.Errorf("generation %d with %d members; want %d with the same one", info.Epoch, len(info.Members), generation)
 	}
 	runSource(t, c, from, transporttest.NewReceiver(ledger, 0))
-	if _, err := b.WaitGroupStable(ctx, "g", 2); err != nil {
-		t.Fatalf("the second member cannot join while storing fails: %v", err)
-	}
+	b.stable(t, "g", 2) // it joins while storing fails
 	if n := committed(t, client(t, addresses), "g", topic, 0); n > 0 {
 		t.Errorf("%d records are committed though nothing is stored", n)
 	}
@@ -273,14 +266,8 @@ func TestEndsDuringRebalance(t *testing.T) {
 	ledger := &transporttest.Ledger{}
 	s, stop := runSource(t, c, from, transporttest.NewReceiver(ledger, 0))
 	s.leaveTimeout = 2 * time.Second
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	info, err := b.WaitGroupStable(ctx, "g", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, joining := info.Members[0].MemberID, make(chan struct{})
-	holdJoin(t, b, id, joining)
+	id := b.stable(t, "g", 1).Members[0].MemberID
+	joining := b.holdJoin(t, id)
 	runSource(t, c, from, transporttest.NewReceiver(ledger, 0))
 	<-joining
 	d := newDestination(t, Config{Brokers: addresses}, topic)
@@ -288,11 +275,7 @@ func TestEndsDuringRebalance(t *testing.T) {
 	(&lane{d: d, key: "k"}).deliver(t, all[:10], 10)
 	transporttest.Eventually(t, "the records are stored", func() bool { return len(ledger.Stored()) == 10 })
 	stop()
-	info, err = b.WaitGroupStable(ctx, "g", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.Members[0].MemberID == id {
+	if b.stable(t, "g", 1).Members[0].MemberID == id {
 		t.Error("the member that ended is in the group")
 	}
 	(&lane{d: d, key: "k"}).deliver(t, all[10:], 10)
@@ -312,11 +295,7 @@ func TestEndsWhileItHandsOver(t *testing.T) {
 	ledger := &transporttest.Ledger{}
 	s, stop := runSource(t, c, from, transporttest.NewReceiver(ledger, 0))
 	s.leaveTimeout = 50 * time.Millisecond
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if _, err := b.WaitGroupStable(ctx, "g", 1); err != nil {
-		t.Fatal(err)
-	}
+	b.stable(t, "g", 1)
 	// Nothing can be committed until the first member has synced again, and from then
 	// on commits are not answered: it is handing over when one comes.
 	var synced atomic.Bool
@@ -374,14 +353,8 @@ func TestStaticMemberKeepsItsPlace(t *testing.T) {
 	from := topology.KafkaSource{Name: "s", Topics: []string{topic}, Group: "g"}
 	s, stop := runSource(t, c, from, transporttest.NewReceiver(&transporttest.Ledger{}, 0))
 	s.leaveTimeout = 50 * time.Millisecond
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	info, err := b.WaitGroupStable(ctx, "g", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, joining := info.Members[0].MemberID, make(chan struct{})
-	holdJoin(t, b, id, joining)
+	id := b.stable(t, "g", 1).Members[0].MemberID
+	joining := b.holdJoin(t, id)
 	var left atomic.Int64
 	b.ControlKey(int16(kmsg.LeaveGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
 		b.KeepControl()
@@ -395,19 +368,6 @@ func TestStaticMemberKeepsItsPlace(t *testing.T) {
 	if n := left.Load(); n > 0 {
 		t.Errorf("a static member left the group (%d requests)", n)
 	}
-}
-
-// holdJoin has the broker keep back its answer to the next join of a member; joining
-// is closed when that has come.
-func holdJoin(t *testing.T, b *broker, member string, joining chan struct{}) {
-	b.ControlKey(int16(kmsg.JoinGroup), func(request kmsg.Request) (kmsg.Response, error, bool) {
-		b.KeepControl()
-		if request.(*kmsg.JoinGroupRequest).MemberID == member {
-			close(joining)
-			b.SleepControl(func() { <-t.Context().Done() })
-		}
-		return nil, nil, false
-	})
 }
 
 // TestEveryStopWaits: who stops a worker that is being stopped already waits for its

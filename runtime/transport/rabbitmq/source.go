@@ -86,9 +86,9 @@ func (s *Source) Stats() inbox.SourceStats { return s.counts.Stats() }
 
 // Run receives until ctx ends and returns nil then, after what was being stored is
 // stored and acknowledged; a broker that does not answer then is waited for no
-// longer than 4 s, since nothing is lost without it. It connects again for ever. A queue that does not keep
-// the order which the schema wants is an error, a *TopologyError; a queue that does
-// not exist is waited for.
+// longer than 4 s, since nothing is lost without it. It connects again for ever. A
+// queue that does not keep the order which the schema wants is an error, a
+// *TopologyError; a queue that does not exist is waited for.
 func (s *Source) Run(ctx context.Context, r *inbox.Receiver) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
